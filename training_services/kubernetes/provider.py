@@ -140,6 +140,7 @@ class KubernetesProvider(Provider):
                 cluster = await open_cluster(chosen.kubeconfig, chosen.context)
                 try:
                     namespace = chosen.namespace or cluster.namespace
+                    checks.place = f"{cluster.context or 'this cluster'}/{namespace}"
                     await checks.check_objects(cluster, namespace, self._example(chosen, trial_gpu_number))
                 finally:
                     await cluster.close()

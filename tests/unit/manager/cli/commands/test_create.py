@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from anyio.from_thread import start_blocking_portal
+from fakes.kubernetes.played_api import PlayedApi
 from fakes.served_manager import ServedManager, provider_of
 from ruamel.yaml import YAML
 
@@ -77,6 +79,21 @@ def test_it_renders_the_objects_that_kubectl_would_take_and_starts_nothing(
     assert {each["metadata"]["namespace"] for each in objects} == {"ml"}
     assert objects[2]["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == 10001
     assert [path for path, _ in served.requests("POST")] == ["/platforms/render"]
+
+
+def test_a_trial_that_a_restricted_namespace_would_refuse_is_refused_with_the_key_to_give(
+    served: ServedManager, invoke, file: Path, tmp_path: Path
+) -> None:
+    api = PlayedApi()
+    api.level = "restricted"
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(api.serving(tmp_path)):
+        section = f"platform: kubernetes, image: 'digits:3', kubeconfig: {tmp_path / 'kubeconfig'}"
+        file.write_text(file.read_text().replace("platform: local", section))
+        result = invoke("create", str(file))
+    words = "the experiment cannot run on platform kubernetes: test/ml: the cluster refuses the objects of trials: "
+    assert words in result.stderr
+    assert result.stderr.endswith("; give trainingService.runAsUser, such as 10001\n")
+    assert (result.exit_code, result.stdout) == (2, "")
 
 
 def test_only_the_objects_of_kubernetes_can_be_rendered(served: ServedManager, invoke, file: Path) -> None:
