@@ -194,9 +194,9 @@ class KubernetesConfig(Section):
     """Where pods reach this manager, which listens by --keeper-listen, such as https://10.0.0.5:8443; if not given, the
     manager reaches the pods through the API server."""
     cpu_number: Amount | None = None
-    """CPUs that each trial requests."""
+    """CPUs that each trial requests; half a one if not given."""
     memory_size: MemorySize | None = None
-    """Memory of each trial, such as 16Gi: its request and its limit."""
+    """Memory of each trial, such as 16Gi: its request and its limit; 512Mi are requested if not given."""
     ephemeral_storage: MemorySize | None = None
     """Disk of its node that each trial may fill, such as 20Gi: its request and its limit."""
     shared_memory: MemorySize | None = None

@@ -189,7 +189,9 @@ class PlayedApi:
         return {"status": {"allowed": (asked["verb"], resource) not in self.forbidden}}
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        _, _, rest = request.path.partition(f"/namespaces/{NAMESPACE}/")
+        namespace, _, rest = request.path.partition("/namespaces/")[2].partition("/")
+        if namespace != NAMESPACE:
+            raise Refusal(404, "NotFound", f'namespaces "{namespace}" not found')
         plural, _, rest = rest.partition("/")
         name, _, subresource = rest.partition("/")
         if plural not in _KINDS:

@@ -50,8 +50,9 @@ async def test_a_cluster_that_accepts_trials_says_so_and_nothing_is_created(api:
         ({"run_as_user": 1, "priority_class": "high"}, ("no PriorityClass with name high was found", "priorityClass")),
         ({"run_as_user": 1, "service_account": "gone"}, ('serviceaccount "gone" not found', "serviceAccount")),
         ({"run_as_user": 1, "pod_template": {"spec": {"nodeNmae": "x"}}}, ("'nodeNmae' was unexpected", "podTemplate")),
+        ({"namespace": "gone"}, ('namespaces "gone" not found', "check trainingService.namespace")),
     ],
-    ids=["user", "volume", "priority", "account", "field"],
+    ids=["user", "volume", "priority", "account", "field", "namespace"],
 )
 async def test_what_trials_can_never_do_is_found_before_the_first_one(
     api: PlayedApi, tmp_path: Path, settings: dict[str, Any], words: tuple[str, ...]
@@ -133,6 +134,17 @@ async def test_a_right_that_is_missing_is_a_notice_once(api: PlayedApi, tmp_path
         assert 'cannot list resource "events"' in notice
         assert notice.endswith("give its user the Role of docs/kubernetes.md#rights")
         assert not experiment.service.take_notices()
+
+
+async def test_the_missing_right_to_read_logs_is_a_notice_once_one_is_needed(api: PlayedApi, tmp_path: Path) -> None:
+    api.forbidden.add(("get", "pods/log"))
+    async with PlayedExperiment(api, tmp_path).serving() as experiment:
+        await experiment.submit("first")
+        await experiment.until_running(1)
+        api.end_pod(api.one("pods")["metadata"]["name"])
+        await experiment.until(lambda: bool(experiment.service._seen and experiment.service._seen.refusals))
+        [notice] = experiment.service.take_notices()
+        assert "why a keeper has failed, and what it left, cannot be read, because a right is missing" in notice
 
 
 async def test_the_job_of_a_trial_has_events_of_its_start_and_its_end(api: PlayedApi, tmp_path: Path) -> None:
