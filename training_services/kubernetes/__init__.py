@@ -4,5 +4,5 @@ Entry: `service`. Reading order: service (the platform methods of `JobKeeperServ
 experiment and of a trial job), objects (creating them), pod_template (merging the user's `podTemplate`), namespaces
 (watching Jobs, pods and warnings), pods (what the state of a pod means), relay (for pods that cannot reach the
 manager), client (the API server; the only module that imports the library), provider (what the experiments of a manager
-share), checks and probing (for `proctor doctor`), settings.
+share), checks (for `create` and `proctor doctor`), probing (for `proctor doctor`), settings.
 """

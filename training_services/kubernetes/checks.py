@@ -1,4 +1,4 @@
-"""What `proctor doctor` checks in a cluster, and what `proctor platform clean` deletes there."""
+"""What `proctor doctor` and `create` check in a cluster, and what `proctor platform clean` deletes there."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
