@@ -576,13 +576,8 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
         if form.job_id not in self._jobs:
             return
         self._hub.forget(form.job_id)
-        now = self._now()
-        end = Exit(reason=reason, code=None, signal=None, started_at=0.0, ended_at=now, detail=detail)
-        time = datetime.fromtimestamp(now, UTC)
-        self.queue_change(
-            StatusChange(form.job_id, form.token, TrialJobStatus.ENDED, time, detail=detail,
-                         node_id=self.place_of(form), exit=end)
-        )  # fmt: skip
+        end = Exit(reason=reason, code=None, signal=None, started_at=0.0, ended_at=self._now(), detail=detail)
+        self.queue_change(self.news(form, TrialJobStatus.ENDED, detail=detail, node_id=self.place_of(form), exit=end))
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         assert self._group is not None, "nodes are used only while the service runs"

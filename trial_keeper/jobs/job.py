@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass, field, replace
 
 from proctor.trial_keeper.jobs.lost_reports import Losses
-from proctor.trial_keeper.jobs.records import JobRecord, ProcessRecord
+from proctor.trial_keeper.jobs.records import JobRecord, ProcessRecord, verdict_seconds
 from proctor.trial_keeper.journal_tail import FIRST_MEMBER, JournalTail, find_members
 from proctor.trial_keeper.protocol import Exit, JobReport
 
@@ -47,6 +47,14 @@ class Job:
     def directory(self) -> str:
         """Its directory."""
         return self.record.launch.directory
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long it may still run, without its waits for verdicts; None where it has no limit, or is to stop."""
+        limit = self.record.launch.max_duration_seconds
+        if limit is None or self.process is None or self.record.stop is not None:
+            return None
+        return limit - (self.process.seconds - verdict_seconds(self.directory))
 
     @property
     def backlog(self) -> int:

@@ -29,13 +29,7 @@ from proctor.trial_keeper.jobs.cleanup import (
 from proctor.trial_keeper.jobs.disk_space import DiskWatch
 from proctor.trial_keeper.jobs.job import Job
 from proctor.trial_keeper.jobs.journal_watch import JournalWatcher
-from proctor.trial_keeper.jobs.launching import (
-    RequestBuilder,
-    Spawner,
-    failed_exit,
-    release_room,
-    write_down,
-)
+from proctor.trial_keeper.jobs.launching import RequestBuilder, Spawner, failed_exit, release_room, write_down
 from proctor.trial_keeper.jobs.lost_reports import Losses, find_losses, is_reserve_used, remove_reserve
 from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
 from proctor.trial_keeper.jobs.records import (
@@ -47,7 +41,6 @@ from proctor.trial_keeper.jobs.records import (
     parse_process,
     read_exit,
     sync_exit,
-    verdict_seconds,
     with_stop,
     write_exit,
     write_milestone,
@@ -588,21 +581,18 @@ class JobTable:
         if job.deadline is not None:
             job.deadline.cancel()
             job.deadline = None
-        limit = job.record.launch.max_duration_seconds
-        if limit is None or job.process is None or job.record.stop is not None:
+        if (left := job.seconds_left) is None:
             return
-        left = limit - (job.process.seconds - verdict_seconds(job.directory))
         pause = max(left, _LEAST_PAUSE_SECONDS) if left > 0 else 0.0  # while it waits for a verdict nothing is used up
         job.deadline = asyncio.get_running_loop().call_later(pause, self._end_overdue, job)
 
     def _end_overdue(self, job: Job) -> None:
         """Stop a job that has run as long as it may; one that has waited for verdicts meanwhile runs on."""
-        limit = job.record.launch.max_duration_seconds
-        if limit is None or job.process is None:
+        if (left := job.seconds_left) is None:
             return
-        if job.process.seconds - verdict_seconds(job.directory) < limit:
+        if left > 0:
             self._set_deadline(job)
             return
-        detail = f"it ran longer than its limit of {limit:g} s"
+        detail = f"it ran longer than its limit of {job.record.launch.max_duration_seconds:g} s"
         stop = StopRecord(EndReason.DEADLINE.value, _DEADLINE_GRACE_SECONDS, detail)
         self._tasks.start(self.stop(job, stop), f"deadline of {job.job_id}")
