@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -281,7 +282,8 @@ async def test_what_no_thread_could_take_is_carried_out_at_the_end(path: str, mo
     async with OpenDatabases(most=8) as databases:
         database = await databases.open(path, "metrics")
         await rest(database)
-        await asyncio.to_thread(int)  # the thread that closes it is there already
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        await asyncio.to_thread(int)  # the only thread, which closes it, is there already
         monkeypatch.setattr(threading.Thread, "start", refuse)
         writing = database.write(add("one"))
     await writing
