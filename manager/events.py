@@ -1,7 +1,7 @@
 """The changes of everything: notifying those who wait for them, and removing old ones.
 
 The changes themselves are in the store's `events` table, read by id. Once in a while old events are removed, a few at a
-time, so that the control database does not grow for ever. They are not needed: what is true is in the tables, an event
+time, so that the control database does not grow forever. They are not needed: what is true is in the tables, an event
 only says when to look. A client that asks for events that are gone reads everything again. What people are shown of
 them stays: each experiment's newest notices. What is counted from them (Prometheus) is counted before.
 """

@@ -54,7 +54,7 @@ def record_deleted(connection: sqlite3.Connection, experiment_id: str, time: flo
 
 def unknown_since(connection: sqlite3.Connection, experiment_id: str) -> float:
     """Until when jobs of an experiment that are not in the store may have begun, for a reason that the store knows: it
-    was deleted (and, if it is not there again, for ever), or the database was accepted. 0: there is no reason."""
+    was deleted (and, if it is not there again, forever), or the database was accepted. 0: there is no reason."""
     accepted_at = float(connection.execute(query("home.accepted_at")).fetchone()[0])
     deleted = connection.execute(query("home.deleted_at"), {"id": experiment_id}).fetchone()
     if deleted is None:

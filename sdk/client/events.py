@@ -54,7 +54,7 @@ class EventStream:
 
     A broken connection is opened again with `Last-Event-ID`, so nothing is missed and nothing comes twice. It ends
     when it is closed, by any thread. Raises ManagerUnreachable when there was no answer for `patience_seconds`
-    (None: waits for ever), and the manager's error if it refuses.
+    (None: waits forever), and the manager's error if it refuses.
     """
 
     def __init__(

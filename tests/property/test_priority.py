@@ -200,7 +200,7 @@ def run(pool: NodePool, players: list[Player], chance: random.Random) -> None:
     now = 0.0
     while now < 4 * OVERDUE_AFTER_SECONDS:
         for turns in itertools.count():  # while the loops are woken
-            assert turns < 20, "they wake each other for ever"
+            assert turns < 20, "they wake each other forever"
             wakes.clear()
             for player in chance.sample(players, len(players)):
                 while (job := player.try_to_start(now)) is not None:

@@ -29,7 +29,7 @@ class BackOff:
 
     def take(self, longest_seconds: float = LONGEST_SECONDS) -> float:
         """The seconds to wait now: from three quarters of the step to the whole of it, so that machines that failed
-        together are not tried together for ever.
+        together are not tried together forever.
 
         :param longest_seconds: the longest pause this time.
         """

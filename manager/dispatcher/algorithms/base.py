@@ -138,7 +138,7 @@ class DistinctParameters:
     """Remembers what has been proposed, imported or added by the user, and keeps new proposals apart from it.
 
     Only finite spaces are watched: in the others a repetition has probability nought, and remembering every
-    proposal would cost memory for ever.
+    proposal would cost memory forever.
     """
 
     def __init__(self, space: SearchSpace) -> None:

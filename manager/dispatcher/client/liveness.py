@@ -3,7 +3,7 @@
 A dispatcher answers pings at once, whatever its algorithms do: only a process that cannot run Python at all does not.
 There are three kinds of those. One is suspended (SIGSTOP, a debugger) or deadlocked: it will never answer and is
 started again. One computes in native code that holds the interpreter (a large linear algebra, say): it will answer,
-and must not be shot, or it would be shot at the same place for ever. One is still being loaded from a slow disk.
+and must not be shot, or it would be shot at the same place forever. One is still being loaded from a slow disk.
 """
 
 from dataclasses import dataclass

@@ -180,7 +180,7 @@ def _destroy_group() -> None:
     """Destroy the group, which must not be left to the interpreter's end.
 
     The group's thread releases the tensors of the last collective, for which it needs the interpreter's lock. If a
-    replica is what keeps the group then, its end would hold that lock and wait for the thread, for ever.
+    replica is what keeps the group then, its end would hold that lock and wait for the thread, forever.
     """
     if has_group():
         time.sleep(_BREATH_SECONDS)

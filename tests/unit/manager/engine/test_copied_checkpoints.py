@@ -23,7 +23,7 @@ STEPS = 6
 
 
 class Service(SceneService, SupportsCheckpointCopies):
-    """A copy takes `seconds`; then it raises what is in `problems`, the last of them for ever."""
+    """A copy takes `seconds`; then it raises what is in `problems`, the last of them forever."""
 
     async def copy_checkpoint(self, form: TrialJobForm, path: str) -> None:
         name = f"{form.sequence_id}:{path.rpartition('/')[2]}"

@@ -103,7 +103,7 @@ NO_ROOM = ScriptedExit(0.0, EndReason.NO_ROOM, None, detail="its disk is full (/
         (plays(LOST), {"maxInfrastructureRetries": 2}, (TrialStatus.SYS_CANCELED, 3, 0, 2)),
         (by_attempt(*[[NO_ROOM]] * 8, [FINAL]), {"maxInfrastructureRetries": 0}, (TrialStatus.SUCCEEDED, 9, 0, 0)),
     ],
-    ids=["not by default", "when its command fails", "not for ever", "for nothing from a full disk"],
+    ids=["not by default", "when its command fails", "not forever", "for nothing from a full disk"],
 )
 @played(play)
 async def test_a_trial_runs_again_as_its_budgets_say(

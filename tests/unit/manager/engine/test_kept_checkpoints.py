@@ -28,7 +28,7 @@ VALUES = (5.0, 9.0, 7.0, 6.0, 4.0, 3.0)
 
 
 class Service(SceneService):
-    """Deletes checkpoints, unless it has to raise something instead: what is in `problems`, the last for ever."""
+    """Deletes checkpoints, unless it has to raise something instead: what is in `problems`, the last forever."""
 
     async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
         if problems := self.scene.problems:

@@ -97,7 +97,7 @@ def count_right(length: int, *, ranks: int, **params: Any) -> "list[int]":
         batches.add(len(shown))
         for step, batch in enumerate(shown):
             found += batch[: module.count_real(Phase.VALIDATION, step)].tolist()
-    assert len(batches) == 1  # or collectives in a step would wait for ever
+    assert len(batches) == 1  # or collectives in a step would wait forever
     return sorted(found)
 
 
