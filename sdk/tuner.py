@@ -53,7 +53,8 @@ class Checkpointing:
 
 
 class Tuner(Checkpointing):
-    """Proposes parameters and learns from final metrics. Override at least the first two methods."""
+    """Proposes parameters and learns from final metrics. Override at least `update_search_space`, `generate_parameters`
+    (or `generate_multiple_parameters`) and `receive_trial_result`."""
 
     _accept_customized = False
 

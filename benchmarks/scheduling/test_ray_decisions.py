@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from ray.tune import schedulers as ray_schedulers
 
 from proctor.manager.dispatcher.algorithms.schedulers.asha import AshaScheduler
-from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler, band
+from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler, rays_band
 from proctor.manager.dispatcher.algorithms.schedulers.median_stopping import MedianStoppingScheduler
 from proctor.manager.dispatcher.algorithms.schedulers.pbt import PbtScheduler
 from proctor.sdk.scheduler import (
@@ -153,7 +153,7 @@ def play_hyperband(scheduler: HyperBand, qualities: list[float], rng: random.Ran
 
 class MyHyperBand:
     def __init__(self, **arguments: Any) -> None:
-        self.scheduler = HyperBandScheduler(**arguments)
+        self.scheduler = HyperBandScheduler(ray_brackets=True, **arguments)
 
     def add(self, number: int) -> None:
         self.scheduler.on_trial_add(number, {})
@@ -199,10 +199,14 @@ class RaysHyperBand:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from([(9, 3), (27, 3), (16, 4), (16, 2), (81, 3)]), st.integers(1, 7), st.integers(0, 10_000))
+@given(
+    st.sampled_from([(9, 3), (27, 3), (16, 4), (16, 2), (81, 3), (50, 3), (20, 2)]),
+    st.integers(1, 7),
+    st.integers(0, 10_000),
+)
 def test_hyperband_trains_each_trial_as_far_as_ray_tune(budget: tuple[int, int], brackets: int, seed: int) -> None:
     max_t, factor = budget
-    sizes = itertools.islice(itertools.cycle([size for size, _ in band(max_t, factor)]), brackets)
+    sizes = itertools.islice(itertools.cycle([size for size, _ in rays_band(max_t, factor)]), brackets)
     rng = random.Random(seed)
     qualities = [rng.random() for _ in range(sum(sizes))]
     kinds: tuple[type[HyperBand], ...] = (MyHyperBand, RaysHyperBand)

@@ -124,6 +124,8 @@ class Experiment(Resource):
     """Whether lists leave it out once it has ended, unless they are asked for it."""
     priority: int = Field(default=0, examples=[5])
     """Free GPUs go to the experiment with the higher priority first. `preemptible` is in its configuration."""
+    rules: int = Field(examples=[2])
+    """The version of the rules by which built-in algorithms decide: the one that was current when it was created."""
     usage: Usage
     trial_counts: dict[TrialStatus, int] = Field(examples=[{"SUCCEEDED": 9, "RUNNING": 2}])
     """How many trials are in each status; a status without trials is left out."""

@@ -99,6 +99,7 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         priority=row.priority,
         tags=row.tags,
         archived=bool(row.archived),
+        rules=row.rules,
         usage=usage_resource(jobs.usage_of_experiment(connection, row.id, now=context.manager.clock.now())),
         trial_counts=counts,
         failure=explain_no_success(connection, row, counts=counts, best=best),

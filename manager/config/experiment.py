@@ -34,6 +34,7 @@ from proctor.manager.config.fields import (
 )
 from proctor.manager.config.objective import Direction, stored_direction
 from proctor.manager.config.services import Section, SharedStorageConfig, TrainingServiceConfig
+from proctor.manager.dispatcher.algorithms.catalog import ASSESSOR, TRIAL_SCHEDULER, TUNER
 
 LogLevel = Literal["trace", "debug", "info", "warning", "error", "fatal"]
 
@@ -209,6 +210,13 @@ class ExperimentConfig(Section):
         """Whether tuner, assessor or trial scheduler is a class of the user's."""
         algorithms = (self.tuner, self.assessor, self.trial_scheduler)
         return any(each is not None and each.class_name is not None for each in algorithms)
+
+    @property
+    def algorithms(self) -> list[tuple[str, str | None]]:
+        """Of tuner, assessor and trial scheduler, as far as there are any: the kind and the name, None for a class of
+        the user's."""
+        named = ((TUNER, self.tuner), (ASSESSOR, self.assessor), (TRIAL_SCHEDULER, self.trial_scheduler))
+        return [(kind, each.name) for kind, each in named if each is not None]
 
     @property
     def judges_trials(self) -> bool:

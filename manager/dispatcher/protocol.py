@@ -60,6 +60,9 @@ class Initialize:
     """The newest state that an earlier dispatcher of the experiment has saved (`StateSaved.state`)."""
     saved_position: int = 0
     """Inputs up to here are part of it."""
+    rules: int = 1
+    """The version of the rules by which built-in algorithms decide (`catalog.CURRENT_RULES`): the same from the first
+    input to the last. 1, as in the messages of older managers, is that of all experiments before versions."""
     version: int = PROTOCOL_VERSION
 
 

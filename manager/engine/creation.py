@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proctor.manager.actors import Actor
+from proctor.manager.dispatcher.algorithms.catalog import CURRENT_RULES
 from proctor.manager.dispatcher.algorithms.registered import RegistrationError, registered_algorithms
 from proctor.manager.dispatcher.class_args import Caller, refusal
 from proctor.manager.engine import code
@@ -254,6 +255,7 @@ def new_row(loaded: "LoadedExperiment", experiment_id: str, directory: Path, now
         priority=config.priority,
         search_space=config.search_space,
         created_at=now,
+        rules=CURRENT_RULES,
     )
 
 

@@ -135,6 +135,7 @@ class ExperimentRow(Row):
     priority: int = 0
     tags: JsonTexts = field(default_factory=list)
     archived: int = 0  # 1: it is not listed once it has ended
+    rules: int = 1  # the version of the rules by which built-in algorithms decide; 1: before there were versions
 
     @property
     def trial_ends(self) -> TrialEnds:

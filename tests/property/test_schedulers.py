@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from proctor.manager.dispatcher.algorithms.schedulers.asha import AshaScheduler, Ranking
 from proctor.manager.dispatcher.algorithms.schedulers.hyperband import BohbScheduler, HyperBandScheduler
 from proctor.manager.dispatcher.algorithms.schedulers.median_stopping import MedianStoppingScheduler
-from proctor.manager.dispatcher.algorithms.schedulers.pbt import PbtScheduler
-from proctor.sdk.scheduler import ContinueVerdict, StopVerdict, TrialReport
+from proctor.manager.dispatcher.algorithms.schedulers.pbt import PbtScheduler, _Population
+from proctor.sdk.scheduler import START, ContinueVerdict, ResumeChoice, StopVerdict, TrialReport
 from proctor.sdk.space import parse_search_space
 from proctor.sdk.testing import PlayedExperiment, check_tables
 
@@ -72,9 +73,9 @@ SPACE = {
 class DrawnExperiment(PlayedExperiment):
     """Under these conditions. Its scheduler is replaced now and then by a new one with its state."""
 
-    def __init__(self, name, conditions, *, seed, replaced=0.0, asks_twice=False):
+    def __init__(self, name, conditions, *, seed, replaced=0.0, asks_twice=False, make=None):
         ends = {"fails": conditions.failing, "silent": conditions.silent}
-        super().__init__(SCHEDULERS[name], SPACE, conditions.length, seed=seed, asks_twice=asks_twice, **ends)
+        super().__init__(make or SCHEDULERS[name], SPACE, conditions.length, seed=seed, asks_twice=asks_twice, **ends)
         self.places, self.trials, self.late = conditions.workers, conditions.trials, conditions.late
         self.left_paused = []
         self._conditions, self._to_add = conditions, conditions.added_by_user
@@ -166,6 +167,138 @@ def test_every_trial_ends_within_its_budget_and_as_if_no_state_had_been_restored
     other.play(20_000)
     assert other.trace == played.trace
     assert json.dumps(other._scheduler.state_dict()) == json.dumps(played._scheduler.state_dict())
+
+
+# ---- what is kept in order, against plain formulas over all trials
+
+
+class PlainMedianStopping(MedianStoppingScheduler):
+    def _means_of_others(self, trial, time):
+        others = [each for other, each in self._histories.items() if other != trial and each.times[-1] >= time]
+        means = [self._mean(each, time) for each in others]
+        return sorted(filter(math.isfinite, means))
+
+    def _mean(self, history, end):
+        losses = [
+            loss for time, loss in zip(history.times, history.losses, strict=True) if self._grace_period <= time <= end
+        ]
+        if self._rules > 1:
+            return statistics.mean(losses) if losses else math.inf
+        before = sum_in_order(
+            loss for time, loss in zip(history.times, history.losses, strict=True) if time < self._grace_period
+        )
+        upto = sum_in_order(loss for time, loss in zip(history.times, history.losses, strict=True) if time <= end)
+        if math.isinf(before):
+            return sum(losses) / len(losses) if losses else math.inf
+        return (upto - before) / len(losses) if losses else math.inf
+
+
+def sum_in_order(numbers):
+    total = 0.0
+    for number in numbers:
+        total = number + total
+    return total
+
+
+class PlainHyperBand(HyperBandScheduler):
+    def choose_trial_to_run(self, request, can_start):
+        def best_ready(bracket):
+            return min(((m.place, trial) for trial, m in bracket.members.items() if m.is_ready), default=None)
+
+        brackets = list(self._brackets.values())
+        for each in brackets:
+            assert each.arrived == sum(member.arrived for member in each.members.values())
+        ready = [(each, best_ready(each)) for each in brackets if best_ready(each)]
+        if not ready and can_start:
+            return START
+        if not ready:
+            closed = [self._closed(each) for each in brackets if not each.is_full]
+            ready = [(each, best_ready(each)) for each in closed if best_ready(each)]
+        found = super().choose_trial_to_run(request, can_start)
+        if not ready:
+            assert found is None
+            return None
+        _, (_, trial) = min(
+            ready, key=lambda each: (self._band(each[0].number), each[0].used / each[0].work, each[0].number)
+        )
+        assert found.trial == trial
+        return ResumeChoice(trial, found.reason)
+
+
+class PlainPopulation(_Population):
+    def _in_order(self):
+        return sorted((state.loss, trial) for trial, state in self.all.items() if state.loss is not None)
+
+    def _quantiles(self, quantile):
+        ranked = [trial for _, trial in self._in_order()]
+        count = min(math.ceil(len(ranked) * quantile), len(ranked) // 2)
+        best = [trial for trial in ranked[:count] if math.isfinite(self[trial].loss)]
+        return (ranked[-count:] if count else []), best
+
+    @property
+    def missing(self):
+        return sum(not state.waits for state in self.all.values())
+
+    def rank(self, trial):
+        return [each for _, each in self._in_order()].index(trial)
+
+    def first_ready(self):
+        ready = [(state.time, trial) for trial, state in self.all.items() if state.is_ready]
+        return min(ready)[1] if ready else None
+
+    def exploits(self, trial, quantile):
+        return trial in self.worst(quantile) and bool(self.donors(trial, quantile))
+
+    def worst(self, quantile):
+        return self._quantiles(quantile)[0]
+
+    def donors(self, trial, quantile):
+        loss = math.inf if self[trial].loss is None else self[trial].loss
+        return sorted(each for each in self._quantiles(quantile)[1] if self[each].loss < loss)
+
+
+class PlainPbt(PbtScheduler):
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self._trials = PlainPopulation()
+
+
+COMPARED = {
+    "median stopping": (MedianStoppingScheduler, PlainMedianStopping, {"time_attr": STEPS, "grace_period": 2}),
+    "median stopping, first rules": (
+        MedianStoppingScheduler,
+        PlainMedianStopping,
+        {"time_attr": STEPS, "grace_period": 3, "min_samples_required": 2, "rules": 1},
+    ),
+    "median stopping by seconds, pausing": (
+        MedianStoppingScheduler,
+        PlainMedianStopping,
+        {"grace_period": 3.0, "hard_stop": False},
+    ),
+    "hyperband": (HyperBandScheduler, PlainHyperBand, {"max_t": 12, "reduction_factor": 2}),
+    "hyperband, to the end": (HyperBandScheduler, PlainHyperBand, {"max_t": 9, "stop_last_trials": False}),
+    "pbt": (PbtScheduler, PlainPbt, {"time_attr": STEPS, "perturbation_interval": 3, "population_size": 8}),
+    "pbt, synchronous": (
+        PbtScheduler,
+        PlainPbt,
+        {"time_attr": STEPS, "perturbation_interval": 4, "synch": True, "population_size": 6, "quantile_fraction": 0.5},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPARED)
+@settings(max_examples=20, deadline=None)
+@given(conditions, st.integers(0, 10_000))
+def test_a_scheduler_decides_as_plain_formulas_over_all_trials(name, conditions, seed):
+    scheduler, plain, arguments = COMPARED[name]
+    played, other = (
+        DrawnExperiment(name, conditions, seed=seed, make=lambda kind=kind: kind(**arguments))
+        for kind in (scheduler, plain)
+    )
+    played.play(20_000)
+    other.play(20_000)
+    assert played.trace == other.trace
 
 
 @given(st.lists(st.floats(-5, 5).map(lambda x: round(x, 1)) | st.just(math.inf), min_size=1, max_size=80))

@@ -26,6 +26,7 @@ export function experiment(values: Partial<Experiment> = {}): Experiment {
     no_best_reason: "",
     objective: { metric: "default", direction: "maximize" },
     created_at: "2026-11-24T00:00:00Z",
+    rules: 2,
     active_seconds: 0,
     directory: "",
     url: "",

@@ -1,7 +1,7 @@
 """`proctor config`: write a first file, check one, or show what an experiment was asked to be."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_exp
 from proctor.manager.cli.lazy import examples
 from proctor.manager.cli.output import Format, echo, print_one
 from proctor.manager.cli.session import CliSession, with_session
+from proctor.sdk.scheduler import TIME_TOTAL, TRAINING_ITERATION
 
 if TYPE_CHECKING:
     from proctor.manager.cli.draft import ScriptFacts
@@ -57,6 +58,8 @@ def check(session: CliSession, file: Path) -> None:
     """
     loaded = load_checked(session, file)
     session.report(f"{file}: valid. {describe_plan(loaded.config)}")
+    for line in describe_scheduler(loaded.config):
+        session.report(line)
 
 
 @config.command(
@@ -145,8 +148,25 @@ def describe_plan(config: Any) -> str:
     """What the configuration asks for, in a sentence."""
     tuner = config.tuner.name or config.tuner.class_name
     trials = "trials without limit" if config.max_trial_number is None else f"{config.max_trial_number} trials"
-    assessor = f", {config.assessor.name or config.assessor.class_name}" if config.assessor else ""
+    second = config.assessor or config.trial_scheduler
+    assessor = f", {second.name or second.class_name}" if second else ""
     goal, where = config.objective.direction, config.training_service.platform
     return (
         f"{trials}, concurrency {config.trial_concurrency}, {tuner}{assessor}, {goal}, {where}: {config.trial_command}"
     )
+
+
+def describe_scheduler(config: Any) -> Iterator[str]:
+    """What the arguments of the trial scheduler make, where that is more than they say: the brackets of HyperBand."""
+    from proctor.manager.dispatcher.algorithms.registry import describe_brackets
+
+    scheduler = config.trial_scheduler
+    if scheduler is not None and scheduler.name is not None:
+        brackets = describe_brackets(scheduler.name, scheduler.class_args)
+        if brackets:
+            yield f"brackets of {scheduler.name} (trials to {_unit(scheduler.class_args)}): {brackets}"
+
+
+def _unit(class_args: Mapping[str, Any]) -> str:
+    attribute = str(class_args.get("time_attr", TRAINING_ITERATION))
+    return {TRAINING_ITERATION: "step", TIME_TOTAL: "second"}.get(attribute, attribute)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.manager.cli.columns import EXPERIMENT
-from proctor.manager.cli.commands.config import describe_plan
+from proctor.manager.cli.commands.config import describe_plan, describe_scheduler
 from proctor.manager.cli.config_file import config_file_argument, load_checked, posted_mapping
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.lazy import examples, nnictl_option
@@ -144,6 +144,8 @@ def create(
     if dry_run:
         require_runnable(loaded.config, file)
         session.report(f"{file}: valid; nothing was started. It would run {describe_plan(loaded.config)}")
+        for line in describe_scheduler(loaded.config):
+            session.report(line)
         return ExitCode.OK
     logins = Logins({}) if render else find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client(port=port, url_prefix=url_prefix)

@@ -16,6 +16,9 @@ ASSESSOR = "assessor"
 TRIAL_SCHEDULER = "trialScheduler"
 KINDS = (TUNER, ASSESSOR, TRIAL_SCHEDULER)
 """Of algorithms, as their sections of a configuration are called."""
+CURRENT_RULES = 2
+"""The version of the rules by which the built-in algorithms decide in new experiments. An experiment keeps the version
+that it began with: a restart replays its inputs, and other rules would make other decisions of them."""
 OPTIMIZE_MODE = "optimize_mode"
 """The class argument by which NNI's algorithms learn which values are better."""
 
@@ -197,6 +200,9 @@ class Builtin:
     """The optional dependency group of the package that it needs."""
     modules: tuple[str, ...] = field(default=())
     """The importable modules of that extra."""
+    changes: Mapping[int, str] = field(default_factory=dict)
+    """What it decides otherwise since which version of the rules, each as a clause. Where there are any, its class
+    takes `rules`."""
 
     @property
     def default_mode(self) -> str:
@@ -232,7 +238,15 @@ _HYPERBAND = (
         maximum=1_000,
     ),
     _STOP_LAST,
+    Argument(
+        "ray_brackets",
+        bool,
+        False,
+        "whether milestones are rounded as in Ray Tune, where most brackets end before a max_t that is no power of "
+        "reduction_factor",
+    ),
 )
+_HYPERBAND_CHANGES = {2: "trains the last trials of every bracket to max_t"}
 
 _TPE_ARGS = Argument(
     "tpe_args", dict, None, "details of the estimator", optional=True,
@@ -375,12 +389,12 @@ BUILTINS = (
     Builtin(
         TRIAL_SCHEDULER, "HyperBand", "schedulers.hyperband:HyperBandScheduler",
         "successive halving in brackets: trials are paused until the whole rung is there", _HYPERBAND,
-        aliases=("HyperBandScheduler",),
+        aliases=("HyperBandScheduler",), changes=_HYPERBAND_CHANGES,
     ),
     Builtin(
         TRIAL_SCHEDULER, "BOHB", "schedulers.hyperband:BohbScheduler",
         "HyperBand for a tuner that learns from trials that were ended early, such as TPE", _HYPERBAND,
-        aliases=("HyperBandForBOHB", "hb_bohb"),
+        aliases=("HyperBandForBOHB", "hb_bohb"), changes=_HYPERBAND_CHANGES,
     ),
     Builtin(
         TRIAL_SCHEDULER, "MedianStopping", "schedulers.median_stopping:MedianStoppingScheduler",
@@ -393,6 +407,7 @@ BUILTINS = (
             Argument("hard_stop", bool, True, "false: poor trials are paused, and continue when there is a free place"),
         ),
         aliases=("MedianStoppingRule", "median_stopping_rule"),
+        changes={2: "compares with exact means: no trial is stopped by a rounding error"},
     ),
     Builtin(
         TRIAL_SCHEDULER, "PBT", "schedulers.pbt:PbtScheduler",
@@ -413,6 +428,7 @@ BUILTINS = (
             Argument("synch", bool, False, "whether all trials wait for each other at each comparison"),
         ),
         aliases=("PopulationBasedTraining",),
+        changes={2: "moves a whole or stepped number one step where a factor would leave it as it was"},
     ),
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 import importlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
 from proctor.manager.dispatcher.algorithms.catalog import (
     BUILTINS,
+    CURRENT_RULES,
     KINDS,
     OPTIMIZE_MODE,
     REFUSED,
@@ -104,12 +105,18 @@ def fit_parameters(tuner: Mapping[str, Any], space: SearchSpace | None, paramete
 
 
 def create_algorithm(
-    kind: str, name: str, class_args: Mapping[str, Any], seed: int, *, direction: str | None = None
+    kind: str,
+    name: str,
+    class_args: Mapping[str, Any],
+    seed: int,
+    *,
+    direction: str | None = None,
+    rules: int = CURRENT_RULES,
 ) -> BuiltinAlgorithm:
     """Make the built-in called `name`. Raises ValueError with all that is wrong with it.
 
     `direction` ("maximize" or "minimize") and `seed` are the experiment's; class arguments that name their own win.
-    Without a direction the algorithm has its default one.
+    Without a direction the algorithm has its default one. `rules` is the version by which it decides.
     """
     problems = check_algorithm(kind, {"name": name, "class_args": class_args}, None)
     builtin = find_builtin(kind, name)
@@ -122,7 +129,37 @@ def create_algorithm(
         arguments["seed"] = seed if own_seed is None else own_seed
     if kind == TRIAL_SCHEDULER:
         arguments["seed"] = seed
+    if builtin.changes:
+        arguments["rules"] = rules
     return _load_class(builtin)(**arguments)
+
+
+def describe_brackets(name: str, class_args: Mapping[str, Any]) -> str:
+    """Return the brackets of a built-in trial scheduler that has some, as a clause; "" of another one."""
+    from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler
+
+    scheduler = create_algorithm(TRIAL_SCHEDULER, name, class_args, 0)
+    return scheduler.describe_plan() if isinstance(scheduler, HyperBandScheduler) else ""
+
+
+def kept_rules(rules: int, algorithms: Iterable[tuple[str, str | None]]) -> str:
+    """Return what an experiment that keeps earlier rules does otherwise than a new one, as a sentence; "" where it
+    decides as a new one would.
+
+    :param algorithms: of the experiment, each by kind and name (None: a class of the user's).
+    """
+    clauses: list[str] = []
+    for kind, name in algorithms:
+        builtin = None if name is None else find_builtin(kind, name)
+        if builtin is not None:
+            changes = [change for since, change in sorted(builtin.changes.items()) if since > rules]
+            clauses.extend(f"{builtin.name} {change}" for change in changes)
+    if not clauses:
+        return ""
+    return (
+        f"keeps the rules that it began with (version {rules}), so that it goes on as before. In a new experiment "
+        f"(version {CURRENT_RULES}): {'; '.join(clauses)}"
+    )
 
 
 def _load_class(builtin: Builtin) -> Callable[..., BuiltinAlgorithm]:
@@ -208,7 +245,7 @@ def _check_scheduler(
     search space."""
     written = class_args.get("hyperparam_mutations")
     if written is not None:
-        from proctor.manager.dispatcher.algorithms.schedulers.pbt import check_mutations
+        from proctor.manager.dispatcher.algorithms.schedulers.mutations import check_mutations
 
         path = ("class_args", "hyperparam_mutations")
         if found := check_mutations(written, space):

@@ -8,7 +8,7 @@ from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
-from proctor.manager.dispatcher.algorithms.catalog import ASSESSOR, TRIAL_SCHEDULER, TUNER
+from proctor.manager.dispatcher.algorithms.catalog import ASSESSOR, CURRENT_RULES, TRIAL_SCHEDULER, TUNER
 from proctor.manager.dispatcher.algorithms.registry import BuiltinAlgorithm, create_algorithm
 from proctor.manager.dispatcher.host.builtin import BuiltinAssessor, BuiltinTuner
 from proctor.manager.dispatcher.host.interface import (
@@ -159,6 +159,11 @@ class HostSession:
         if message.version != protocol.PROTOCOL_VERSION:
             ours = protocol.PROTOCOL_VERSION
             raise RuntimeError(f"the manager speaks dispatcher protocol {message.version}, this is {ours}")
+        if message.rules > CURRENT_RULES:
+            raise RuntimeError(
+                f"the experiment decides by rules of version {message.rules}, and this Proctor knows them up to "
+                f"version {CURRENT_RULES}: update Proctor, then resume the experiment"
+            )
         second = WorkerThread("second") if has_own_algorithm(message) else None
         self._make_algorithms(message, second)
         position = 0
@@ -239,7 +244,9 @@ class HostSession:
 
     @staticmethod
     def _create_builtin(kind: str, spec: protocol.AlgorithmSpec, message: protocol.Initialize) -> BuiltinAlgorithm:
-        return create_algorithm(kind, spec.name or "", spec.class_args, message.seed, direction=message.direction)
+        return create_algorithm(
+            kind, spec.name or "", spec.class_args, message.seed, direction=message.direction, rules=message.rules
+        )
 
     def _load(self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, methods: tuple[str, ...]) -> Any:
         from proctor.manager.dispatcher.host.custom import load_custom, prepare_environment

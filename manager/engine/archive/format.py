@@ -22,6 +22,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS, MOST_HOURS, MOST_PRIORITY, Label
+from proctor.manager.dispatcher.algorithms.catalog import CURRENT_RULES
 from proctor.manager.engine.saved_views import MOST_VIEWS, ViewName, ViewPage, ViewQuery
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -34,7 +35,8 @@ from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.trial_keeper.protocol import GpuSlot
 
 FORMATS = (1, 2)
-"""Those that can be read; `save` writes the last one. The first one has no checkpoints and no imported results."""
+"""Those that can be read; `save` writes the last one. The first one has no checkpoints, no imported results, and no version
+of the rules."""
 _LONGEST_SHOWN = 200
 MAX_HEAD_BYTES = 16 * 1024 * 1024
 MAX_RECORD_BYTES = 4 * 1024 * 1024
@@ -133,6 +135,7 @@ class SavedExperiment(BaseModel):
     max_gpu_hours: Annotated[float, Field(gt=0, le=MOST_HOURS)] | None = None
     priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     tags: Annotated[list[Label], Field(max_length=50)] = []
+    rules: Annotated[int, Field(ge=1)] = 1
     views: Annotated[list[ArchivedView], Field(max_length=MOST_VIEWS)] = []
     scheduler_tables: Annotated[list[ArchivedTable], Field(max_length=MOST_TABLES)] = []
     directory: str = ""
@@ -266,7 +269,11 @@ class ExperimentArchive:
                 raise self._bad(f"it has format {shown(found)}, and this version reads formats up to {FORMATS[-1]}")
             if found > 1 and (missing := set(LATER_RECORDS).difference(file.namelist())):
                 raise self._bad(f"it contains no {min(missing)}")
-            return self._parse(SavedExperiment, saved, HEAD)
+            experiment = self._parse(SavedExperiment, saved, HEAD)
+            if experiment.rules > CURRENT_RULES:
+                known = f"this version knows them up to version {CURRENT_RULES}; update Proctor"
+                raise self._bad(f"its experiment decides by rules of version {experiment.rules}, and {known}")
+            return experiment
 
     def trials(self) -> list[SavedTrial]:
         """Its trials."""

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.algorithms.registry import read_search_space
+from proctor.manager.dispatcher.algorithms.registry import kept_rules, read_search_space
 from proctor.manager.engine import creation
 from proctor.manager.engine.archive.format import (
     ExperimentArchive,
@@ -79,6 +79,8 @@ class ImportedExperiment:
     storage_clause: str = ""
     """What became of the place where its checkpoints were stored, and of these."""
     decisions: Sequence[DecisionRow] = ()
+    kept_rules: str = ""
+    """What it decides otherwise than a new experiment would, as a sentence."""
 
     def insert(self, connection: sqlite3.Connection, *, time: float) -> None:
         """Write everything down. Raises Conflict for an experiment or trial that is here already."""
@@ -103,7 +105,10 @@ class ImportedExperiment:
         if self.scheduler is not None:
             scheduler_tables.upsert(connection, self.scheduler)
         text = f"loaded from an archive, with {len(self.trials)} trials{self.storage_clause}"
-        events.append(connection, time=time, kind=events.NOTICE, data={"text": text}, experiment_id=self.experiment.id)
+        for each in filter(None, (text, self.kept_rules)):
+            events.append(
+                connection, time=time, kind=events.NOTICE, data={"text": each}, experiment_id=self.experiment.id
+            )
 
 
 def convert(
@@ -146,6 +151,7 @@ def convert(
         max_gpu_hours=saved.max_gpu_hours,
         priority=saved.priority,
         tags=saved.tags,
+        rules=saved.rules,
         next_sequence_id=1 + max((trial.sequence_id for trial in found), default=-1),
         next_parameter_id=1 + max((trial.parameter_id for trial in found), default=-1),
         next_position=1 + len(messages),
@@ -162,7 +168,15 @@ def convert(
     scheduler = SchedulerTablesRow(experiment_id, tables, now) if tables else None
     clause = _storage_clause(saved, config) + _left_out_clause(left_out)
     return ImportedExperiment(
-        experiment, trial_rows, job_rows, messages, views, scheduler, clause, _decisions(trial_rows, job_rows)
+        experiment,
+        trial_rows,
+        job_rows,
+        messages,
+        views,
+        scheduler,
+        clause,
+        _decisions(trial_rows, job_rows),
+        kept_rules(saved.rules, config.algorithms),
     )
 
 

@@ -176,6 +176,7 @@ class LoopContext:
             checkpoint_directory=self.checkpoint_directory,
             direction=config.objective.direction,
             scheduler=None if config.trial_scheduler is None else _spec(config.trial_scheduler),
+            rules=row.rules,
         )
 
     @property

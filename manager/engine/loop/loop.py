@@ -15,6 +15,7 @@ from typing import Any
 
 from proctor.manager.actors import MANAGER, TRIAL_SCHEDULER
 from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.algorithms.registry import kept_rules
 from proctor.manager.dispatcher.client.client import (
     DispatcherClient,
     DispatcherGone,
@@ -38,7 +39,7 @@ from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailab
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, has_forgotten_trials, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.errors import RowNotFound, StoreError, ValueRefused
-from proctor.manager.store.tables import experiments, jobs, trials
+from proctor.manager.store.tables import events, experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import CheckpointOffer, SupportsEvents
 
@@ -144,6 +145,16 @@ class ExperimentLoop:
         await self._retention.start()
         await self._copies.start()
         await self._replay_metrics()
+        await self._note_kept_rules()
+
+    async def _note_kept_rules(self) -> None:
+        """Say once that the experiment decides by earlier rules than a new one would."""
+        row = self.state.row
+        text = kept_rules(row.rules, self.context.config.algorithms)
+        if text and text not in await self.context.control.read(
+            lambda c: events.notices(c, row.id, limit=events.KEPT_NOTICES)
+        ):
+            self.inbox.post(m.NoticePosted(text))
 
     def _wake_waiting(self) -> None:
         if self.state.jobless or self.context.placer.is_wanted(self.state.row.priority):

@@ -1837,6 +1837,12 @@ export interface components {
              * @example 5
              */
             priority: number;
+            /**
+             * Rules
+             * @description The version of the rules by which built-in algorithms decide: the one that was current when it was created.
+             * @example 2
+             */
+            rules: number;
             usage: components["schemas"]["Usage"];
             /**
              * Trial Counts

@@ -3,5 +3,6 @@
 
 Entry: `algorithms/registry.py`, which finds the class of a name; `algorithms/catalog.py` lists them.
 
-Reading order: base (losses, times and words that all share), median_stopping, asha, hyperband, pbt.
+Reading order: base (losses, times and words that all share), median_stopping, asha, hyperband,
+mutations (what PBT does to parameters), pbt.
 """

@@ -4,7 +4,8 @@ the best.
 A bracket of n trials waits at its first milestone until all of them are there, keeps the best n/`reduction_factor`,
 trains these up to `reduction_factor` times as long, and so on, up to `max_t`. The brackets of one band range from many
 trials with little training each to a few that are trained to the end at once, for about the same sum. When a band is
-full, the next one begins.
+full, the next one begins. As in the paper, every bracket ends at `max_t`; Ray Tune rounds each first milestone down and
+multiplies it, so that most brackets end earlier unless `max_t` is a power of `reduction_factor`.
 
 Nothing waits forever. A trial that ends in any way leaves its bracket, which then waits for the others only. A bracket
 that is not full yet waits for new trials as long as there can be any. When a place is free and no new trial may start,
@@ -15,11 +16,13 @@ bracket; it is paused again at its next result.
 
 import copy
 import math
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
+from proctor.manager.dispatcher.algorithms.catalog import CURRENT_RULES
 from proctor.manager.dispatcher.algorithms.schedulers.base import (
     MetricScheduler,
     counted,
@@ -43,7 +46,7 @@ from proctor.sdk.scheduler import (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Member:
     """A living trial of a bracket."""
 
@@ -81,6 +84,11 @@ class _Bracket:
     best: float = math.inf
     """The lowest loss that any of its trials has reported."""
     members: dict[int, _Member] = field(default_factory=dict)
+    """Changed by the methods below only, which keep the next two."""
+    arrived: int = 0
+    """How many of them have arrived."""
+    ready: list[tuple[int, int]] = field(default_factory=list)
+    """Those that are to be resumed, best first: place and trial."""
 
     def __post_init__(self) -> None:
         self.work = self.work or self._sum_of_rounds()
@@ -97,15 +105,42 @@ class _Bracket:
     def missing(self) -> int:
         """How many trials it waits for."""
         absent = 0 if self.is_full else self.size - self.added
-        return absent + sum(not member.arrived for member in self.members.values())
+        return absent + len(self.members) - self.arrived
 
     @property
     def all_arrived(self) -> bool:
-        return bool(self.members) and all(member.arrived for member in self.members.values())
+        return bool(self.members) and self.arrived == len(self.members)
+
+    def put(self, trial: int, member: _Member) -> None:
+        """Let a trial be a member."""
+        self.members[trial] = member
+        self.arrived += member.arrived
+        if member.is_ready:
+            insort(self.ready, (member.place, trial))
+
+    def remove(self, trial: int) -> _Member:
+        """Let a trial be a member no longer."""
+        member = self.members.pop(trial)
+        self.arrived -= member.arrived
+        if member.is_ready:
+            del self.ready[bisect_left(self.ready, (member.place, trial))]
+        return member
+
+    def change(self, trial: int, **fields: Any) -> _Member:
+        """Replace some of what is known of a member."""
+        before = self.members[trial]
+        member = replace(before, **fields)
+        self.members[trial] = member
+        self.arrived += member.arrived - before.arrived
+        if before.is_ready:
+            del self.ready[bisect_left(self.ready, (before.place, trial))]
+        if member.is_ready:
+            insort(self.ready, (member.place, trial))
+        return member
 
     def add(self, trial: int) -> None:
         """Let a new trial join."""
-        self.members[trial] = _Member()
+        self.put(trial, _Member())
         self.added += 1
         self.is_full = self.added >= self.size
 
@@ -122,15 +157,15 @@ class _Bracket:
             order = sorted(self.members, key=lambda trial: (self.members[trial].loss, trial))
             self.size, self.round = kept, self.round + 1
             for place, trial in enumerate(order, 1):
-                member = self.members[trial]
-                member.place, member.of = place, len(order)
-                member.arrived = member.time >= self.milestone and not (self.is_last_round and not self.stops_last)
+                has_arrived = self.members[trial].time >= self.milestone
+                has_arrived = has_arrived and not (self.is_last_round and not self.stops_last)
+                member = self.change(trial, place=place, of=len(order), arrived=has_arrived)
                 if place > kept:
                     reason = f"is not among the best {kept} of the {counted(len(order), 'trial')}"
                     verdict = StopVerdict(f"{reason} of bracket {self.number} at {reached}")
-                    left.append((trial, self.members.pop(trial), verdict))
+                    left.append((trial, self.remove(trial), verdict))
                 elif member.arrived and self.is_last_round:
-                    left.append((trial, self.members.pop(trial), self.end))
+                    left.append((trial, self.remove(trial), self.end))
         return left
 
     @property
@@ -142,8 +177,7 @@ class _Bracket:
 
     def next_ready(self) -> int | None:
         """Return the best trial that is to be resumed."""
-        ready = [(member.place, trial) for trial, member in self.members.items() if member.is_ready]
-        return min(ready)[1] if ready else None
+        return self.ready[0][1] if self.ready else None
 
     def _sum_of_rounds(self) -> float:
         total, size, before = 0.0, self.size, 0.0
@@ -155,12 +189,6 @@ class _Bracket:
 
 _Leaving = tuple[int, _Member, StopVerdict]
 """A trial that leaves its bracket, and its verdict."""
-
-
-def _ready_trials(brackets: Iterable[_Bracket]) -> list[tuple[_Bracket, int]]:
-    """Return the brackets that have a trial to resume, each with the best of these."""
-    ready = ((bracket, bracket.next_ready()) for bracket in brackets)
-    return [(bracket, trial) for bracket, trial in ready if trial is not None]
 
 
 class HyperBandScheduler(MetricScheduler):
@@ -177,8 +205,10 @@ class HyperBandScheduler(MetricScheduler):
         max_t: float = 81,
         reduction_factor: float = 3,
         stop_last_trials: bool = True,
+        ray_brackets: bool = False,
         seed: int = 0,
         optimize_mode: str = "maximize",
+        rules: int = CURRENT_RULES,
     ) -> None:
         super().__init__(time_attr=time_attr, optimize_mode=optimize_mode, seed=seed)
         if reduction_factor <= 1:
@@ -187,12 +217,18 @@ class HyperBandScheduler(MetricScheduler):
             raise ValueError(f"max_t: expected at least 1, found {max_t}")
         self._factor = reduction_factor
         self._stops_last = stop_last_trials
-        self._plan = [(size, milestones) for size, milestones in band(max_t, reduction_factor) if milestones[0] >= 1]
+        self._plan = (
+            rays_band(max_t, reduction_factor)
+            if ray_brackets or rules == 1
+            else band(max_t, reduction_factor, in_steps=time_attr == TRAINING_ITERATION)
+        )
         """Of each bracket of a band, in the order in which they are filled."""
         if self.fills_largest_first:
             self._plan.reverse()
         self._brackets: dict[int, _Bracket] = {}
         """Those with living trials, and the one that is being filled."""
+        self._ready: list[int] = []
+        """The numbers of those that have a trial to resume, in order."""
         self._opened = 0
         self._done: deque[tuple[int, int, float]] = deque(maxlen=MOST_ROWS)
         """Of the brackets that were finished last: number, how many trials there were, and the lowest loss."""
@@ -201,6 +237,22 @@ class HyperBandScheduler(MetricScheduler):
         """Trials that are to end, until they have."""
         self._due: list[int] = []
         """The paused ones of these that `take_stops` has not returned yet."""
+
+    @property
+    def plan(self) -> "list[Bracket]":
+        """The brackets of a band, in the order in which they are filled."""
+        return self._plan
+
+    def describe_plan(self) -> str:
+        """Return these brackets, as a clause for people: how many trials train up to which milestone."""
+        brackets = []
+        for size, milestones in self._plan:
+            rounds = []
+            for milestone in milestones:
+                rounds.append(f"{size} to {number_text(milestone)}")
+                size = math.ceil(size / self._factor)
+            brackets.append(", ".join(rounds))
+        return "; ".join(brackets)
 
     # ---- what happens to trials
 
@@ -223,26 +275,26 @@ class HyperBandScheduler(MetricScheduler):
         if trial not in self._bracket_of or math.isnan(time):
             return CONTINUE
         bracket = self._brackets[self._bracket_of[trial]]
-        member = bracket.members[trial]
-        bracket.used += max(time - member.time, 0.0)
-        member.time, loss = time, self._loss(result)
+        bracket.used += max(time - bracket.members[trial].time, 0.0)
+        member, loss = bracket.change(trial, time=time), self._loss(result)
         bracket.best = min(bracket.best, loss)
         if self._stops_last and time >= bracket.milestones[-1]:
-            member.paused = False
-            self._end(bracket, [(trial, bracket.members.pop(trial), bracket.end)])
+            bracket.change(trial, paused=False)
+            self._end(bracket, [(trial, bracket.remove(trial), bracket.end)])
             self._end(bracket, bracket.cut())
         elif not member.arrived and not member.paused:
-            member.loss = loss
-            member.arrived = time >= bracket.milestone and not bracket.is_last_round
-            if member.arrived:
+            has_arrived = time >= bracket.milestone and not bracket.is_last_round
+            bracket.change(trial, loss=loss, arrived=has_arrived)
+            if has_arrived:
                 self._end(bracket, bracket.cut())
         if trial in self._stopped:
             return self._stopped[trial]
+        member = bracket.members[trial]
         if member.is_ready:  # one more result, of the time before it paused
             return PauseVerdict(f"waits for a free place for bracket {bracket.number}")
         if not member.arrived or time < bracket.milestone:
             return CONTINUE
-        member.paused = True
+        bracket.change(trial, paused=True)
         waits_for = counted(bracket.missing, "more trial")
         return PauseVerdict(f"waits at {number_text(bracket.milestone)} for {waits_for} of bracket {bracket.number}")
 
@@ -268,21 +320,28 @@ class HyperBandScheduler(MetricScheduler):
             bracket.close()
             self._end(bracket, bracket.cut())
         if trial in bracket.members:
-            bracket.members[trial].paused = False
+            bracket.change(trial, paused=False)
+            self._note_ready(bracket)
 
     # ---- decisions
 
     def choose_trial_to_run(self, request: int, can_start: bool) -> NextTrial | None:
         """Resume a trial that was kept, of the bracket of which the least is done; else start a new one; if that
         cannot be, take the bracket that is not full as it is."""
-        ready = _ready_trials(self._brackets.values())
-        if not ready and can_start:
+        if self._ready:
+            first = self._band(self._ready[0])  # as many as a band has, however many wait in later ones
+            numbers = takewhile(lambda number: self._band(number) == first, self._ready)
+            bracket = min((self._brackets[number] for number in numbers), key=self._order)
+        elif can_start:
             return START
-        if not ready:
-            ready = _ready_trials(self._closed(bracket) for bracket in self._brackets.values() if not bracket.is_full)
-        if not ready:
+        else:
+            filling = self._brackets.get(self._opened - 1)
+            if filling is None or filling.is_full:
+                return None
+            bracket = self._closed(filling)
+        trial = bracket.next_ready()
+        if trial is None:
             return None
-        bracket, trial = min(ready, key=lambda each: self._order(each[0]))
         member = bracket.members[trial]
         kept = f"{ordinal(member.place)} of the {counted(member.of, 'trial')} of bracket {bracket.number}"
         return ResumeChoice(trial, f"continues to {number_text(bracket.milestone)}: {kept}")
@@ -302,9 +361,18 @@ class HyperBandScheduler(MetricScheduler):
             return None
         return self._step_of(bracket.milestone)
 
-    def _order(self, bracket: _Bracket) -> tuple[int, float, int]:
-        """Of brackets that have trials to resume, the lowest is served first: by band, then by how much is done."""
-        return self._band(bracket.number), bracket.used / bracket.work, bracket.number
+    def _order(self, bracket: _Bracket) -> tuple[float, int]:
+        """Of the brackets of a band that have trials to resume, the lowest is served first: by how much is done."""
+        return bracket.used / bracket.work, bracket.number
+
+    def _note_ready(self, bracket: _Bracket) -> None:
+        """A bracket may have a trial to resume now, or none any more."""
+        place = bisect_left(self._ready, bracket.number)
+        is_noted = place < len(self._ready) and self._ready[place] == bracket.number
+        if bracket.ready and not is_noted:
+            self._ready.insert(place, bracket.number)
+        elif is_noted and not bracket.ready:
+            del self._ready[place]
 
     def _band(self, number: int) -> int:
         return number // len(self._plan)
@@ -330,6 +398,7 @@ class HyperBandScheduler(MetricScheduler):
                 self._due.append(trial)
         if bracket.is_full and not bracket.members and self._brackets.pop(bracket.number, None) is not None:
             self._done.append((bracket.number, bracket.added, bracket.best))
+        self._note_ready(bracket)
 
     def _leave(self, trial: int) -> None:
         self._stopped.pop(trial, None)
@@ -337,7 +406,7 @@ class HyperBandScheduler(MetricScheduler):
         number = self._bracket_of.pop(trial, None)
         if number is not None:
             bracket = self._brackets[number]
-            del bracket.members[trial]
+            bracket.remove(trial)
             self._end(bracket, bracket.cut())
 
     # ---- state
@@ -386,9 +455,10 @@ class HyperBandScheduler(MetricScheduler):
                 from_json_word(best),
             )
             for trial, loss, *rest in members:
-                bracket.members[trial] = _Member(from_json_word(loss), *rest)
+                bracket.put(trial, _Member(from_json_word(loss), *rest))
                 self._bracket_of[trial] = number
             self._brackets[number] = bracket
+            self._note_ready(bracket)
         self._stopped = {trial: StopVerdict(reason, is_full) for trial, reason, is_full in state["stopped"]}
         self._due = list(state["due"])
         self._done.extend((number, added, from_json_word(best)) for number, added, best in state["done"])
@@ -415,10 +485,43 @@ class BohbScheduler(HyperBandScheduler):
     fills_largest_first = True
 
 
-def band(max_t: float, factor: float) -> Iterator[tuple[int, tuple[float, ...]]]:
-    """Yield the brackets of one band, fewest trials first: the number of trials, and the milestones of its rounds."""
+Bracket = tuple[int, tuple[float, ...]]
+"""How many trials, and the milestones of their rounds."""
+
+
+def band(max_t: float, factor: float, *, in_steps: bool) -> list[Bracket]:
+    """Return the brackets of one band, fewest trials first, as in the paper: each ends at `max_t`.
+
+    :param in_steps: the milestones before that are whole numbers, rounded up.
+    """
+    most = 0
+    while round(max_t / factor ** (most + 1), 9) >= 1:
+        most += 1
+
+    def milestone(halvings: int) -> float:
+        if not halvings:
+            return max_t
+        exact = round(max_t / factor**halvings, 9)
+        return math.ceil(exact) if in_steps else exact
+
+    return [
+        (_size(most, halvings, factor), tuple(milestone(halvings - each) for each in range(halvings + 1)))
+        for halvings in range(most + 1)
+    ]
+
+
+def rays_band(max_t: float, factor: float) -> list[Bracket]:
+    """Return the brackets of one band as Ray Tune makes them: what a first milestone loses by rounding, its bracket
+    lacks at the end by as many times as it is multiplied."""
     most = round(math.log(max_t) / math.log(factor))
+    brackets = []
     for halvings in range(most + 1):
-        size = math.ceil(round((most + 1) * factor**halvings / (halvings + 1), 9))
         first = int(max_t / factor**halvings + 1e-9)
-        yield size, tuple(min(first * factor**each, max_t) for each in range(halvings + 1))
+        if first >= 1:
+            milestones = tuple(min(first * factor**each, max_t) for each in range(halvings + 1))
+            brackets.append((_size(most, halvings, factor), milestones))
+    return brackets
+
+
+def _size(most: int, halvings: int, factor: float) -> int:
+    return math.ceil(round((most + 1) * factor**halvings / (halvings + 1), 9))

@@ -15,12 +15,12 @@ has been cloned, so the choice is the same however often it is asked for.
 """
 
 import math
-import random
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from proctor.manager.dispatcher.algorithms.catalog import unknown_name
+from proctor.manager.dispatcher.algorithms.catalog import CURRENT_RULES
 from proctor.manager.dispatcher.algorithms.schedulers.base import (
     MetricScheduler,
     counted,
@@ -29,6 +29,7 @@ from proctor.manager.dispatcher.algorithms.schedulers.base import (
     plain,
     table,
 )
+from proctor.manager.dispatcher.algorithms.schedulers.mutations import MutationAxes, Mutations, read_mutations
 from proctor.sdk import scheduler
 from proctor.sdk.metrics import from_json_word, to_json_word
 from proctor.sdk.scheduler import (
@@ -41,165 +42,10 @@ from proctor.sdk.scheduler import (
     TrialReport,
     Verdict,
 )
-from proctor.sdk.space import (
-    Choice,
-    NestedChoice,
-    Normal,
-    Parameter,
-    RandInt,
-    SearchSpace,
-    SearchSpaceError,
-    Uniform,
-    parse_search_space,
-)
-from proctor.sdk.space.parameters import is_number, shown
-
-MutationAxes = Mapping[str, Any]
-"""By name, each a `Parameter`, or again such a mapping for a parameter that is one."""
+from proctor.sdk.space import SearchSpace, parse_search_space
 
 
 @dataclass(frozen=True)
-class Mutations:
-    """What changes in the parameters that a trial takes over from a better one.
-
-    Each parameter is resampled with some probability. Otherwise one of a list moves to a neighbor in it, and a number
-    is multiplied by a factor. Whatever comes out is a value of the search space: moved to the nearest end of its range,
-    and to the nearest step.
-    """
-
-    axes: MutationAxes
-    space: SearchSpace
-    """Whose ranges hold for whatever the axes produce."""
-    resample_probability: float
-    factors: tuple[float, ...]
-
-    def explore(self, parameters: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
-        """Return changed parameters; those without an axis are as they were."""
-        return self._explored(self.axes, self.space.parameters, parameters, rng)
-
-    def _explored(
-        self, axes: MutationAxes, limits: Mapping[str, Parameter], parameters: Mapping[str, Any], rng: random.Random
-    ) -> dict[str, Any]:
-        explored = dict(parameters)
-        for name, axis in axes.items():
-            known = name in parameters
-            value = parameters.get(name)
-            limit = limits.get(name, axis)
-            if not isinstance(axis, Parameter):
-                inner = value if isinstance(value, Mapping) else {}
-                explored[name] = self._explored(axis, _limits_in(limit, inner), inner, rng)
-                continue
-            if rng.random() < self.resample_probability or not known or not axis.contains(value):
-                found = axis.sample(rng)
-            else:
-                found = self._neighbor(axis, value, rng)
-            explored[name] = found if limit.contains(found) else nearest(limit, found, value if known else found)
-        return explored
-
-    def _neighbor(self, axis: Parameter, value: Any, rng: random.Random) -> Any:
-        if isinstance(axis, Choice):
-            return axis.neighbor(value, rng.choice((-1, 1)))
-        if isinstance(axis, NestedChoice):
-            branch = axis.branches[axis.index_of(value)]
-            return self._explored(branch.parameters, branch.parameters, value, rng)
-        return nearest(axis, value * rng.choice(self.factors), value)
-
-
-def _limits_in(limit: Any, value: Mapping[str, Any]) -> Mapping[str, Parameter]:
-    """Return the axes of the branch of a nested choice that a value has taken."""
-    if isinstance(limit, NestedChoice):
-        return next((branch.parameters for branch in limit.branches if branch.name == value.get("_name")), {})
-    return {}
-
-
-def nearest(axis: Parameter, value: Any, otherwise: Any) -> Any:
-    """Return the value of an axis that is closest to a number; `otherwise` if that says nothing."""
-    if not is_number(value):
-        return otherwise
-    if isinstance(axis, RandInt):
-        return min(max(round(value), axis.low), axis.high - 1)
-    if isinstance(axis, Uniform):
-        return axis.nearest(min(max(float(value), axis.low), axis.high))
-    if isinstance(axis, Normal):
-        found = axis.nearest(value)
-        return found if axis.contains(found) else otherwise
-    return otherwise
-
-
-def read_mutations(written: Mapping[str, Any]) -> MutationAxes:
-    """Read `hyperparam_mutations`: lists of values, axes as in a search space, and mappings of these.
-
-    Raises SearchSpaceError if an axis is not valid.
-    """
-    axes: dict[str, Any] = {}
-    for name, given in written.items():
-        if isinstance(given, Mapping) and "_type" not in given:
-            axes[name] = read_mutations(given)
-        elif isinstance(given, Sequence) and not isinstance(given, str):
-            axes[name] = Choice(tuple(given))
-        else:
-            axes[name] = parse_search_space({name: given}).parameters[name]
-    return axes
-
-
-def check_mutations(written: Mapping[str, Any], space: SearchSpace | None) -> list[tuple[tuple[str, ...], str]]:
-    """Return what is wrong with `hyperparam_mutations`, each with its place in it.
-
-    :param space: of the experiment, where it is sound.
-    """
-    if not written:
-        return [((), "is empty: name what is to be explored, or leave it out to explore the whole search space")]
-    return _check_axes(written, None if space is None else space.parameters, ())
-
-
-def _check_axes(
-    written: Mapping[str, Any], limits: Mapping[str, Parameter] | None, path: tuple[str, ...]
-) -> list[tuple[tuple[str, ...], str]]:
-    problems: list[tuple[tuple[str, ...], str]] = []
-    for name, given in written.items():
-        at = (*path, str(name))
-        limit = None if limits is None else limits.get(name)
-        if limits is not None and limit is None:
-            problems.append((at, unknown_name("parameter of the search space", str(name), limits)))
-        elif isinstance(given, Mapping) and "_type" not in given:
-            inner = None
-            if isinstance(limit, NestedChoice):
-                inner = {key: axis for branch in limit.branches for key, axis in branch.parameters.items()}
-            problems.extend(_check_axes(given, inner, at))
-        else:
-            problems.extend((at, message) for message in _check_axis(str(name), given, limit))
-    return problems
-
-
-def _check_axis(name: str, given: Any, limit: Parameter | None) -> list[str]:
-    if isinstance(given, Sequence) and not isinstance(given, str) and not given:
-        return ["expected at least one value, found an empty list"]
-    try:
-        (axis,) = read_mutations({name: given}).values()
-    except SearchSpaceError as error:
-        return [problem.message for problem in error.problems]
-    outside = [] if limit is None else [value for value in _bounds(axis) if not _is_within(limit, value)]
-    return [f"{shown(value)} is outside of the search space, where {name} is {limit.to_json()}" for value in outside]  # type: ignore[union-attr]
-
-
-def _bounds(axis: Parameter) -> Sequence[Any]:
-    """The values between which those of an axis lie, or all of them."""
-    if isinstance(axis, Choice):
-        return axis.options
-    if isinstance(axis, RandInt):
-        return (axis.low, axis.high - 1)
-    return (axis.low, axis.high) if isinstance(axis, Uniform) else ()
-
-
-def _is_within(limit: Parameter, value: Any) -> bool:
-    if isinstance(limit, Uniform):
-        return is_number(value) and limit.low <= value <= limit.high
-    if isinstance(limit, RandInt):
-        return is_number(value) and limit.low <= value < limit.high
-    return isinstance(limit, Normal) or limit.contains(value)
-
-
-@dataclass
 class _Trial:
     parameters: Any
     loss: float | None = None
@@ -221,6 +67,107 @@ class _Trial:
         return self.paused and not self.waits
 
 
+class _Population:
+    """The trials of a population, in order of what they are chosen by: a change costs about the same however many there
+    are."""
+
+    def __init__(self) -> None:
+        self._trials: dict[int, _Trial] = {}
+        self._ranked: list[tuple[float, int]] = []
+        """Those that have been compared, best first, by loss."""
+        self._ready: list[tuple[float, int]] = []
+        """Those that wait for a place only, by how far they have trained."""
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    def __getitem__(self, trial: int) -> _Trial:
+        return self._trials[trial]
+
+    def __contains__(self, trial: int) -> bool:
+        return trial in self._trials
+
+    def get(self, trial: int) -> _Trial | None:
+        """Return a trial, if it is here."""
+        return self._trials.get(trial)
+
+    @property
+    def all(self) -> Mapping[int, _Trial]:
+        """Return all of them, in the order in which they joined."""
+        return self._trials
+
+    def put(self, trial: int, state: _Trial) -> None:
+        """Add a trial, or replace what is known of it."""
+        before = self._trials.get(trial)
+        if before is not None:
+            self._take_out(trial, before)
+        self._trials[trial] = state
+        if state.loss is not None:
+            insort(self._ranked, (state.loss, trial))
+        if state.is_ready:
+            insort(self._ready, (state.time, trial))
+        self._waiting += state.waits
+
+    def change(self, trial: int, **fields: Any) -> _Trial:
+        """Replace some of what is known of a trial."""
+        state = replace(self._trials[trial], **fields)
+        self.put(trial, state)
+        return state
+
+    def pop(self, trial: int) -> _Trial | None:
+        """Remove a trial, if it is here."""
+        state = self._trials.pop(trial)
+        if state is not None:
+            self._take_out(trial, state)
+        return state
+
+    def _take_out(self, trial: int, state: _Trial) -> None:
+        if state.loss is not None:
+            del self._ranked[bisect_left(self._ranked, (state.loss, trial))]
+        if state.is_ready:
+            del self._ready[bisect_left(self._ready, (state.time, trial))]
+        self._waiting -= state.waits
+
+    @property
+    def compared(self) -> int:
+        """How many have been compared."""
+        return len(self._ranked)
+
+    @property
+    def missing(self) -> int:
+        """How many have not come to the point at which all are compared."""
+        return len(self._trials) - self._waiting
+
+    def rank(self, trial: int) -> int:
+        """Return how many are better than a trial that has been compared."""
+        return bisect_left(self._ranked, (_loss_of(self._trials[trial]), trial))
+
+    def first_ready(self) -> int | None:
+        """Return the one with the least training of those that wait for a place only."""
+        return self._ready[0][1] if self._ready else None
+
+    def exploits(self, trial: int, quantile: float) -> bool:
+        """Whether a trial is one of the worst, and one of the best is better than it."""
+        state = self._trials[trial]
+        if state.loss is None or self.rank(trial) < len(self._ranked) - self._share(quantile):
+            return False
+        return self._ranked[0][0] < state.loss
+
+    def worst(self, quantile: float) -> list[int]:
+        """Return the worst of them, best first."""
+        share = self._share(quantile)
+        return [trial for _, trial in self._ranked[len(self._ranked) - share :]]
+
+    def donors(self, trial: int, quantile: float) -> list[int]:
+        """Return those of the best that are better than a trial, by number."""
+        better = bisect_left(self._ranked, (_loss_of(self._trials[trial]), -1))
+        return sorted(each for _, each in self._ranked[: min(self._share(quantile), better)])
+
+    def _share(self, quantile: float) -> int:
+        return min(math.ceil(len(self._ranked) * quantile), len(self._ranked) // 2)
+
+
 class PbtScheduler(MetricScheduler):
     """Jaderberg et al., "Population Based Training of Neural Networks" (2017), with Ray Tune's arguments and
     `population_size`."""
@@ -239,6 +186,7 @@ class PbtScheduler(MetricScheduler):
         population_size: int = 10,
         seed: int = 0,
         optimize_mode: str = "maximize",
+        rules: int = CURRENT_RULES,
     ) -> None:
         super().__init__(time_attr=time_attr, optimize_mode=optimize_mode, seed=seed)
         if perturbation_interval <= 0:
@@ -255,9 +203,9 @@ class PbtScheduler(MetricScheduler):
         self._factors = tuple(float(factor) for factor in perturbation_factors)
         self._synch = synch
         self._size = population_size
+        self._rules = rules
         self._mutations = self._mutations_in(SearchSpace({}))
-        self._trials: dict[int, _Trial] = {}
-        """The population."""
+        self._trials = _Population()
         self._former: dict[int, _Trial] = {}
         """What was known of trials when they left it, for people to see."""
         self._added = 0
@@ -273,7 +221,7 @@ class PbtScheduler(MetricScheduler):
 
     def on_trial_add(self, trial: int, parameters: Any) -> None:
         """Let a trial join the population."""
-        self._trials[trial] = _Trial(parameters)
+        self._trials.put(trial, _Trial(parameters))
         self._added += 1
         self._is_complete = self._added >= self._size or (self._synch and self._is_complete)
 
@@ -284,28 +232,26 @@ class PbtScheduler(MetricScheduler):
         if state is None or math.isnan(time):
             return CONTINUE
         if state.waits or state.exploits:
-            state.paused = True
-            return PauseVerdict(self._reason(trial, state))
+            return self._pause(trial)
         if time < self._burn_in:
             return CONTINUE
         if self._synch:
-            return self._compare_at_once(trial, state, time, self._loss(result))
-        state.time = min(state.time, time)  # it may have gone back, or count its time from its clone's start
+            return self._compare_at_once(trial, time, self._loss(result))
+        state = self._trials.change(trial, time=min(state.time, time))
+        # it may have gone back, or count its time from its clone's start
         if time - state.time < self._interval:
             return CONTINUE
-        state.time, state.loss = time, self._loss(result)
-        state.exploits = trial in self._exploiting()
-        makes_room = not self._is_complete or any(each.is_ready for each in self._trials.values())
-        if not state.exploits and not makes_room:
-            return CONTINUE
-        state.paused = True
-        return PauseVerdict(self._reason(trial, state))
+        self._trials.change(trial, time=time, loss=self._loss(result))
+        exploits = self._exploits(trial)
+        self._trials.change(trial, exploits=exploits)
+        makes_room = not self._is_complete or self._trials.first_ready() is not None
+        return self._pause(trial) if exploits or makes_room else CONTINUE
 
     def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
         """Continue with the rest of the population."""
         state = self._trials.get(trial)
         if state is not None and result is not None and not math.isnan(time := result.time(self._time_attr)):
-            state.time, state.loss = time, self._loss(result)
+            self._trials.change(trial, time=time, loss=self._loss(result))
         self._leave(trial)
 
     def on_trial_error(self, trial: int) -> None:
@@ -323,9 +269,8 @@ class PbtScheduler(MetricScheduler):
             return
         if chosen:
             self._complete_for(trial, state)
-        if state.exploits and not self._donors(trial):
-            state.exploits = False
-        state.paused = False
+        exploits = self._trials[trial].exploits and bool(self._trials.donors(trial, self._quantile))
+        self._trials.change(trial, exploits=exploits, paused=False)
 
     def on_trial_clone(self, trial: int, donor: int, parameters: Any) -> None:
         """Count the trial as trained as far as its donor. Until its next comparison it keeps its own place in the
@@ -334,11 +279,16 @@ class PbtScheduler(MetricScheduler):
         if state is None:
             return
         self._complete_for(trial, state)
-        state.parameters, state.parent = parameters, donor
-        state.generation += 1
-        if donor in self._trials:
-            state.time = self._trials[donor].time
-        state.paused = state.exploits = False
+        state = self._trials[trial]
+        self._trials.change(
+            trial,
+            parameters=parameters,
+            parent=donor,
+            generation=state.generation + 1,
+            time=self._trials[donor].time if donor in self._trials else state.time,
+            paused=False,
+            exploits=False,
+        )
 
     # ---- decisions
 
@@ -346,9 +296,8 @@ class PbtScheduler(MetricScheduler):
         """Fill the population; then let the trial continue that has trained least, as itself or as a clone."""
         if can_start and self._added < self._size:
             return START
-        ready = [(state.time, trial) for trial, state in self._trials.items() if state.is_ready]
-        if ready:
-            _, trial = min(ready)
+        trial = self._trials.first_ready()
+        if trial is not None:
             return self._continuation(trial, self._trials[trial].exploits)
         if not can_start and self._all_wait():
             return self._first_if_complete_now()
@@ -362,7 +311,7 @@ class PbtScheduler(MetricScheduler):
         return self._step_of(max(self._next_sync if self._synch else state.time + self._interval, self._burn_in))
 
     def _continuation(self, trial: int, exploits: bool) -> scheduler.NextTrial:
-        donors = self._donors(trial) if exploits else []
+        donors = self._trials.donors(trial, self._quantile) if exploits else []
         state = self._trials[trial]
         if not donors:
             return ResumeChoice(
@@ -375,80 +324,55 @@ class PbtScheduler(MetricScheduler):
         value = self._value_text(self._trials[donor].loss)
         return CloneChoice(trial, donor, parameters, f"the donor is at {value}")
 
-    def _reason(self, trial: int, state: _Trial) -> str:
+    def _pause(self, trial: int) -> PauseVerdict:
+        return PauseVerdict(self._reason(self._trials.change(trial, paused=True), trial))
+
+    def _reason(self, state: _Trial, trial: int) -> str:
         at = number_text(state.time)
         if state.waits:
-            missing = sum(not each.waits for each in self._trials.values())
-            missing += 0 if self._is_complete else self._size - self._added
+            missing = self._trials.missing + (0 if self._is_complete else self._size - self._added)
             if missing > 0:
                 return f"waits at {at} for {counted(missing, 'more trial')} of the population"
             return f"has reached {at} with all of the population"
         if state.exploits:
-            ranked = self._ranked()
-            place = f"{ordinal(ranked.index(trial) + 1)} of {counted(len(ranked), 'trial')}"
+            place = f"{ordinal(self._trials.rank(trial) + 1)} of {counted(self._trials.compared, 'trial')}"
             return f"is {place}, at {self._value_text(state.loss)}, and is to continue from a better one"
         return f"has trained to {at} and makes room for others of the population"
 
     # ---- comparing
 
-    def _ranked(self) -> list[int]:
-        """Return the living trials that have been compared, best first."""
-        return [
-            trial
-            for _, trial in sorted(
-                (state.loss, trial) for trial, state in self._trials.items() if state.loss is not None
-            )
-        ]
-
-    def _quantiles(self) -> tuple[list[int], list[int]]:
-        """Return the worst and the best of the population; the best only as far as they have a number."""
-        ranked = self._ranked()
-        count = min(math.ceil(len(ranked) * self._quantile), len(ranked) // 2)
-        best = [trial for trial in ranked[:count] if math.isfinite(_loss_of(self._trials[trial]))]
-        return (ranked[-count:] if count else []), best
-
-    def _donors(self, trial: int) -> list[int]:
-        """Return those of the best that are better than a trial, by number."""
-        _, upper = self._quantiles()
-        return sorted(self._better(upper, trial))
-
-    def _better(self, others: list[int], trial: int) -> list[int]:
-        return [each for each in others if _loss_of(self._trials[each]) < _loss_of(self._trials[trial])]
-
-    def _compare_at_once(self, trial: int, state: _Trial, time: float, loss: float) -> Verdict:
+    def _compare_at_once(self, trial: int, time: float, loss: float) -> Verdict:
         """Let a trial wait that has come to the next comparison; if it is the last one, compare."""
         if time < self._next_sync:
             return CONTINUE
-        state.time, state.loss, state.waits, state.paused = time, loss, True, True
-        reason = self._reason(trial, state)
+        state = self._trials.change(trial, time=time, loss=loss, waits=True, paused=True)
+        reason = self._reason(state, trial)
         if self._is_complete and self._all_wait():
             self._compare_all()
         return PauseVerdict(reason)
 
     def _all_wait(self) -> bool:
-        return bool(self._trials) and all(state.waits for state in self._trials.values())
+        return len(self._trials) > 0 and not self._trials.missing
 
     def _compare_all(self) -> None:
         """Mark the worst, and set the next comparison."""
-        for trial in self._exploiting():
-            self._trials[trial].exploits = True
-        furthest = max(state.time for state in self._trials.values())
+        exploiting = {trial for trial in self._trials.worst(self._quantile) if self._exploits(trial)}
+        states = dict(self._trials.all)
+        furthest = max(state.time for state in states.values())
         self._next_sync = max(self._next_sync + self._interval, furthest)
-        for state in self._trials.values():
-            state.waits = False
+        for trial, state in states.items():
+            self._trials.change(trial, waits=False, exploits=state.exploits or trial in exploiting)
 
-    def _exploiting(self) -> list[int]:
-        """The worst of the population, as far as there are better ones among the best."""
-        lower, upper = self._quantiles()
-        return [trial for trial in lower if self._better(upper, trial)]
+    def _exploits(self, trial: int) -> bool:
+        return self._trials.exploits(trial, self._quantile)
 
     def _first_if_complete_now(self) -> scheduler.NextTrial | None:
         """Return what continues first if the population counts as complete as it is."""
-        paused = [(state.time, trial) for trial, state in self._trials.items() if state.paused]
+        paused = [(state.time, trial) for trial, state in self._trials.all.items() if state.paused]
         if not paused:
             return None
         trial = min(paused)[1]
-        return self._continuation(trial, trial in self._exploiting())
+        return self._continuation(trial, self._exploits(trial))
 
     def _complete_for(self, trial: int, state: _Trial) -> None:
         """Count the population as complete, if that is why the trial was chosen: a new one would have come first.
@@ -463,7 +387,7 @@ class PbtScheduler(MetricScheduler):
             self._compare_all()
 
     def _leave(self, trial: int) -> None:
-        state = self._trials.pop(trial, None)
+        state = self._trials.pop(trial)
         if state is not None:
             self._former[trial] = state
         if self._synch and self._is_complete and self._all_wait():
@@ -471,7 +395,7 @@ class PbtScheduler(MetricScheduler):
 
     def _mutations_in(self, space: SearchSpace) -> Mutations:
         axes = space.parameters if self._written_axes is None else self._written_axes
-        return Mutations(axes, space, self._resample_probability, self._factors)
+        return Mutations(axes, space, self._resample_probability, self._factors, self._rules > 1)
 
     # ---- state
 
@@ -483,7 +407,7 @@ class PbtScheduler(MetricScheduler):
             "next_sync": self._next_sync,
             "trials": [
                 {**vars(state), "trial": trial, "loss": to_json_word(state.loss), "has_left": trial in self._former}
-                for trial, state in sorted({**self._trials, **self._former}.items())
+                for trial, state in sorted({**self._trials.all, **self._former}.items())
             ],
         }
 
@@ -494,13 +418,13 @@ class PbtScheduler(MetricScheduler):
         for saved in state["trials"]:
             fields = dict(saved)
             trial, loss = fields.pop("trial"), from_json_word(fields.pop("loss"))
-            population = self._former if fields.pop("has_left") else self._trials
-            population[trial] = _Trial(**fields, loss=loss)
+            put = self._former.__setitem__ if fields.pop("has_left") else self._trials.put
+            put(trial, _Trial(**fields, loss=loss))
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the population, best first, then the trials that have left it."""
         rows = []
-        for trials, has_left in ((self._trials, False), (self._former, True)):
+        for trials, has_left in ((self._trials.all, False), (self._former, True)):
             for trial in sorted(trials, key=lambda each: (_loss_of(trials[each]), each)):
                 state = trials[trial]
                 where = "ended" if has_left else "waiting" if state.waits else "paused" if state.paused else "running"

@@ -152,7 +152,7 @@ HEADS = {
     "no experiment": ('{"format": 1}', "is not an experiment saved by"),
     "an experiment that is none": ('{"format": 1, "experiment": []}', "is not an experiment saved by"),
     "too deep": ("[" * 300_000, "is not an experiment saved by"),
-    "a newer kind": ('{"format": 3, "experiment": {}}', "has format 3"),
+    "a newer kind": ('{"format": 3, "experiment": {}}', "has format 3; this version reads formats up to 2"),
     "unreasonable size": (" " * (MAX_HEAD_BYTES + 1), f"its proctor.json is larger than {MAX_HEAD_BYTES} bytes"),
     "no archive": (None, "is not an experiment saved by"),
 }

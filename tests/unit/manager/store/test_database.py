@@ -351,6 +351,18 @@ async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         await Database.open(str(tmp_path / "nowhere" / "control.db"), "control")
 
 
+async def test_an_experiment_of_an_older_version_keeps_the_first_rules(path: str) -> None:
+    connection = made_before(path, "ADD COLUMN rules")
+    connection.execute(
+        "INSERT INTO experiments (id, name, status, config, search_space, directory, seed, created_at, "
+        "trial_concurrency) VALUES ('old', 'e', 'RUNNING', '{}', '{}', '/e', 1, 0, 1)"
+    )
+    connection.commit()
+    connection.close()
+    async with await Database.open(path, "control") as database:
+        assert (await database.read(lambda c: experiments.get(c, "old"))).rules == 1
+
+
 async def test_a_failed_migration_leaves_the_version_before_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await (await Database.open(path, "control")).close()
     scripts = (*load_migrations("control"), "CREATE TABLE fine (id INTEGER);\nCREATE TABLE fine (id INTEGER);")

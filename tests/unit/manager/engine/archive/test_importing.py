@@ -10,21 +10,23 @@ import pytest
 from fakes.small_experiments import SMALL, all_trials
 
 from proctor.manager.config.loading import load_experiment_mapping
+from proctor.manager.dispatcher.algorithms.catalog import CURRENT_RULES
 from proctor.manager.errors import BadRequest, ManagerError
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.tables import events
 
 CONFIG = SMALL
 
 
-def load(tmp_path: Path, members: Mapping[str, str], **head: Any) -> list[TrialRow]:
-    """Load an archive with these members, and these values in its head; returns its trials. Raises what the manager
-    raises."""
+def load(tmp_path: Path, members: Mapping[str, str], **head: Any) -> tuple[ExperimentRow, list[str], list[TrialRow]]:
+    """Load an archive with these members, and these values in its head; returns the experiment, its notices and its
+    trials. Raises what the manager raises."""
     refusals: list[ManagerError] = []
-    loaded: list[TrialRow] = []
+    loaded: list[tuple[ExperimentRow, list[str], list[TrialRow]]] = []
 
     async def main(loop: VirtualTimeLoop) -> None:
         simulation = Simulation(Home(tmp_path / "home"), loop)
@@ -54,12 +56,14 @@ def load(tmp_path: Path, members: Mapping[str, str], **head: Any) -> list[TrialR
                 refusals.append(error)
             else:
                 assert row.status is ExperimentStatus.STOPPED
-                loaded.extend(await all_trials(manager, row.id))
+                stored = await manager.experiment(row.id)
+                notices = await manager.control.read(lambda c: events.notices(c, stored.id))
+                loaded.append((stored, notices, await all_trials(manager, row.id)))
 
     run_virtual(main)
     if refusals:
         raise refusals[0]
-    return loaded
+    return loaded[0]
 
 
 def folders(tmp_path: Path) -> list[Path]:
@@ -111,7 +115,26 @@ def test_a_paused_trial_stays_paused_by_who_has_paused_it_and_what_a_scheduler_h
         json.dumps(trial | {"id": f"t{n}", "sequence_id": n, "parameter_id": n, "paused_by": paused_by})
         for n, paused_by in enumerate(saved)
     ]
-    rows = load(tmp_path, {"trials.jsonl": "\n".join(records)})
+    _, _, rows = load(tmp_path, {"trials.jsonl": "\n".join(records)})
     assert [row.status for row in rows] == ["PAUSED"] * 4
     assert [row.paused_by for row in rows] == ["USER", "EXPERIMENT", "USER", "USER"]
     assert rows[2].reason == "paused; it is loaded from an archive: a user may resume it"
+
+
+def test_an_archive_of_an_earlier_version_keeps_the_first_rules_and_its_notice_says_so(tmp_path: Path) -> None:
+    config = load_experiment_mapping(SMALL | {"trialScheduler": {"name": "PBT"}}, str(tmp_path)).config.canonical()
+    row, notices, _ = load(tmp_path, {}, config=config)
+    assert row.rules == 1
+    assert notices[-1].startswith("keeps the rules that it began with (version 1), so that it goes on as before. ")
+
+
+def test_the_version_of_the_rules_is_kept(tmp_path: Path) -> None:
+    config = load_experiment_mapping(SMALL | {"trialScheduler": {"name": "PBT"}}, str(tmp_path)).config.canonical()
+    row, notices, _ = load(tmp_path, {}, config=config, rules=CURRENT_RULES)
+    assert (row.rules, len(notices)) == (CURRENT_RULES, 1)
+
+
+def test_rules_of_a_later_version_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=f"knows them up to version {CURRENT_RULES}; update Proctor"):
+        load(tmp_path, {}, rules=CURRENT_RULES + 1)
+    assert not folders(tmp_path)

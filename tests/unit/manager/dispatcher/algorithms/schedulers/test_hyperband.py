@@ -1,24 +1,46 @@
 import pytest
 
-from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler, band
+from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler, band, rays_band
 from proctor.sdk.scheduler import ResumeChoice, TrialReport
 
+POWERS = [
+    (81, 3, [(5, 81), (8, 27), (15, 9), (34, 3), (81, 1)]),
+    (16, 2, [(5, 16), (5, 8), (7, 4), (10, 2), (16, 1)]),
+    (27, 3, [(4, 27), (6, 9), (12, 3), (27, 1)]),
+]
 
-@pytest.mark.parametrize(
-    ("max_t", "factor", "brackets"),
-    [
-        (81, 3, [(5, 81), (8, 27), (15, 9), (34, 3), (81, 1)]),
-        (16, 2, [(5, 16), (5, 8), (7, 4), (10, 2), (16, 1)]),
-        (27, 3, [(4, 27), (6, 9), (12, 3), (27, 1)]),
-    ],
-)
-def test_the_brackets_of_a_band_are_ray_tunes(max_t, factor, brackets):
-    assert [(size, milestones[0]) for size, milestones in band(max_t, factor)] == brackets
+
+@pytest.mark.parametrize(("max_t", "factor", "brackets"), POWERS)
+def test_the_brackets_of_a_band_are_those_of_the_paper_and_of_ray_tune(max_t, factor, brackets):
+    for found in (band(max_t, factor, in_steps=True), band(max_t, factor, in_steps=False), rays_band(max_t, factor)):
+        assert [(size, milestones[0]) for size, milestones in found] == brackets
+        assert {milestones[-1] for _, milestones in found} == {max_t}
+
+
+@pytest.mark.parametrize(("max_t", "factor"), [(50, 3), (100, 4), (1000, 10), (20, 2.5), (7, 2), (1, 3), (2.5, 3)])
+def test_every_bracket_ends_at_max_t(max_t, factor):
+    for in_steps in (True, False):
+        found = band(max_t, factor, in_steps=in_steps)
+        assert {milestones[-1] for _, milestones in found} == {max_t}
+        assert [len(milestones) for _, milestones in found] == list(range(1, len(found) + 1))
+        assert all(milestones[0] >= 1 for _, milestones in found)
+        assert all(list(milestones) == sorted(set(milestones)) for _, milestones in found)
+
+
+def test_steps_are_whole_and_rounded_up():
+    assert band(50, 3, in_steps=True) == [(4, (50,)), (6, (17, 50)), (12, (6, 17, 50)), (27, (2, 6, 17, 50))]
+
+
+def test_ray_tunes_brackets_miss_a_max_t_that_is_no_power():
+    assert [milestones[-1] for _, milestones in rays_band(50, 3)] == [50, 48, 45, 27]
+    assert HyperBandScheduler(max_t=50, ray_brackets=True).plan == rays_band(50, 3)
+    assert HyperBandScheduler(max_t=50, rules=1).plan == rays_band(50, 3)
+    assert HyperBandScheduler(max_t=50).plan == band(50, 3, in_steps=True)
 
 
 def test_a_bracket_of_less_than_one_step_is_left_out():
-    assert [size for size, _ in band(6, 3)] == [3, 5, 9]
-    scheduler = HyperBandScheduler(max_t=6)
+    assert [size for size, _ in rays_band(6, 3)] == [3, 5]
+    scheduler = HyperBandScheduler(max_t=6, ray_brackets=True)
     first = []
     for trial in range(3 + 5 + 1):
         scheduler.on_trial_add(trial, {})

@@ -3,7 +3,8 @@ from unittest.mock import ANY
 
 import pytest
 
-from proctor.manager.dispatcher.algorithms.schedulers.pbt import Mutations, PbtScheduler, read_mutations
+from proctor.manager.dispatcher.algorithms.schedulers.mutations import Mutations, read_mutations
+from proctor.manager.dispatcher.algorithms.schedulers.pbt import PbtScheduler
 from proctor.sdk.scheduler import CONTINUE, CloneChoice, PauseVerdict, ResumeChoice, TrialReport
 from proctor.sdk.space import SearchSpaceError, parse_search_space
 
@@ -60,6 +61,67 @@ def test_a_parameter_is_resampled_with_some_probability_or_if_its_value_is_not_o
     assert drawn == set(range(1, 9))
     assert explored({"lr": 77.0})["lr"] != 1.0
     assert SPACE.parameters["lr"].contains(explored({"lr": 77.0})["lr"])
+
+
+STEPPED = {
+    "layers": {"_type": "randint", "_value": [1, 9]},
+    "width": {"_type": "quniform", "_value": [8, 64, 8]},
+    "ends": {"_type": "quniform", "_value": [2, 10, 5]},
+    "rate": {"_type": "qloguniform", "_value": [0.1, 0.9, 0.1]},
+    "shift": {"_type": "qnormal", "_value": [0, 2, 1]},
+    "sign": {"_type": "randint", "_value": [-3, 4]},
+}
+
+
+def neighbors(name, value, *, factors=(1.2, 0.8), steps=True, axes=None):
+    space = parse_search_space({name: STEPPED[name]})
+    written = space.parameters if axes is None else read_mutations({name: axes})
+    mutations = Mutations(written, space, 0.0, factors, steps)
+    return {mutations.explore({name: value}, random.Random(seed))[name] for seed in range(20)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("layers", 1, {1, 2}),  # it cannot be less
+        ("layers", 2, {1, 3}),
+        ("layers", 8, {6, 8}),
+        ("width", 8.0, {8.0, 16.0}),
+        ("width", 16.0, {8.0, 24.0}),
+        ("width", 48.0, {40.0, 56.0}),
+        ("ends", 2.0, {2.0, 5.0}),
+        ("ends", 5.0, {2.0, 10.0}),
+        ("rate", 0.2, {0.1, 0.3}),
+        ("shift", 1.0, {0.0, 2.0}),
+        ("shift", 0.0, {-1.0, 1.0}),
+        ("sign", 0, {-1, 1}),
+        ("sign", -1, {-2, 0}),
+    ],
+)
+def test_a_number_that_a_factor_would_leave_as_it_is_moves_one_step(name, value, expected):
+    found = neighbors(name, value)
+    assert sorted(found) == pytest.approx(sorted(expected))
+    axis = parse_search_space({name: STEPPED[name]}).parameters[name]
+    assert all(axis.contains(each) for each in found)
+
+
+def test_every_inner_value_of_a_stepped_axis_can_be_left_either_way():
+    for name in ("layers", "width", "ends"):
+        axis = parse_search_space({name: STEPPED[name]}).parameters[name]
+        values = [axis.value_at(place) for place in range(axis.size)]
+        for value in values[1:-1]:
+            found = neighbors(name, value)
+            assert min(found) < value < max(found), (name, value)
+    assert neighbors("layers", 2, steps=False) == {2}, "the first rules"
+
+
+def test_a_continuous_axis_of_mutations_moves_by_the_steps_of_the_search_space():
+    assert neighbors("width", 8.0, axes={"_type": "uniform", "_value": [8, 64]}) == {8.0, 16.0}
+    assert neighbors("width", 16.0, axes={"_type": "quniform", "_value": [16, 64, 16]}) == {16.0, 32.0}
+
+
+def test_a_factor_of_one_leaves_a_number_as_it_is():
+    assert neighbors("layers", 2, factors=(1.0,)) == {2}
 
 
 def test_mutations_are_lists_axes_and_mappings_of_these():
