@@ -96,6 +96,13 @@ class Tuner(Checkpointing):
         """
         raise NotImplementedError(f"{type(self).__name__}.receive_trial_result is missing")
 
+    def receive_pruned(self, parameter_id: int, parameters: Any, value: float, step: int) -> None:
+        """Learn the value at the step at which a trial scheduler has paused one of your trials, if you override this.
+
+        It comes again, with a later step, when the trial has run on and is paused again. Its result comes as any other
+        trial's does.
+        """
+
     def trial_end(self, parameter_id: int, success: bool, **kwargs: Any) -> None:
         """A trial has ended; its result, if there is one, has been delivered."""
 

@@ -10,7 +10,7 @@ continues as it would have.
 import json
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +82,11 @@ class _Trial:
 class RecordedExperiment:
     """A manager without machines: it asks, trials report in a drawn order, and decisions are carried out at once."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, *, seed: int = 7, rules: int = 1) -> None:
+        self.seed, self.rules = seed, rules
         self.lines: list[tuple[str, dict[str, Any]]] = []
         self._case = case
-        self._random = random.Random(case.scheduler)
+        self._random = random.Random(f"{case.scheduler}{'' if seed == 7 else seed}")
         self._session = HostSession(self._take)
         self._trials: dict[str, _Trial] = {}
         self._position = 0
@@ -101,7 +102,8 @@ class RecordedExperiment:
         tuner = protocol.AlgorithmSpec(name=name, class_args=args)
         scheduler = protocol.AlgorithmSpec(name=case.scheduler, class_args=case.scheduler_args)
         space = case.space or SPACE
-        self._send(protocol.Initialize("recorded", space, tuner, None, 7, "", "maximize", scheduler=scheduler))
+        first = protocol.Initialize("recorded", space, tuner, None, self.seed, "", "maximize", scheduler=scheduler)
+        self._send(replace(first, rules=self.rules))
         self._send(protocol.Replayed())
         while True:
             running = [trial for trial in self._trials.values() if trial.is_running]
@@ -144,6 +146,10 @@ class RecordedExperiment:
         self._ids += 1
         can_start = len(self._trials) + self._ended < self._case.trials
         self._send(protocol.RequestTrialJobs(self._next_position(), [number], can_start=can_start))
+
+    def proposed(self) -> list[Any]:
+        """The parameters of all new trials, in their order."""
+        return [body["parameters"] for _, body in self.lines if body["type"] == "NewTrial"]
 
     def _take(self, message: Any) -> None:
         self.lines.append(("<", json.loads(protocol.encode(message))))

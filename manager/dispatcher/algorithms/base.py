@@ -67,6 +67,10 @@ class TunerAlgorithm(ABC):
     ) -> None:
         """Learn the last value of a trial that its scheduler has ended at this step: no full result."""
 
+    def trial_paused(self, parameter_id: int, value: float, step: int) -> None:  # noqa: B027 - optional
+        """Learn the value at the step at which a trial scheduler has paused a trial. It may run again: then this comes
+        again with a later step, or its result, or its end alone."""
+
     def trial_end(self, parameter_id: int, succeeded: bool) -> None:  # noqa: B027 - optional
         """A trial has ended for good; its result, if it has one, came before."""
 

@@ -200,9 +200,12 @@ class Builtin:
     """The optional dependency group of the package that it needs."""
     modules: tuple[str, ...] = field(default=())
     """The importable modules of that extra."""
+    takes_rules: bool = False
+    """Whether its class decides by `rules`, which it gets."""
     changes: Mapping[int, str] = field(default_factory=dict)
-    """What it decides otherwise since which version of the rules, each as a clause. Where there are any, its class
-    takes `rules`."""
+    """What it decides otherwise since which version of the rules, each as a clause."""
+    scheduled_changes: Mapping[int, str] = field(default_factory=dict)
+    """The same, of a tuner under a trial scheduler only."""
 
     @property
     def default_mode(self) -> str:
@@ -272,7 +275,8 @@ _ETA = Argument(
 
 BUILTINS = (
     Builtin(TUNER, "TPE", "tuners.tpe:TpeTuner", "Tree-structured Parzen estimator",
-            (_mode("minimize"), _SEED, _TPE_ARGS), nested=True),
+            (_mode("minimize"), _SEED, _TPE_ARGS), nested=True,
+            scheduled_changes={2: "learns from paused trials, too"}),
     Builtin(TUNER, "Random", "tuners.random_search:RandomTuner", "independent draws, no parameters twice",
             (_SEED, _UNUSED_MODE), nested=True, directed=False),
     Builtin(TUNER, "GridSearch", "tuners.grid_search:GridSearchTuner", "every combination, ever finer",
@@ -298,6 +302,7 @@ BUILTINS = (
             Argument("selection_num_starting_points", int, 250, _NO_EFFECT, minimum=1),
         ),
         types=_UNIFORM_TYPES, aliases=("GPTuner",), extra="gp", modules=("torch", "scipy"),
+        takes_rules=True, scheduled_changes={2: "learns from trials that were paused or stopped, too"},
     ),
     Builtin(TUNER, "CmaEs", "tuners.cmaes:CmaEsTuner", "covariance matrix adaptation",
             (_mode("maximize"), _SEED,
@@ -389,12 +394,12 @@ BUILTINS = (
     Builtin(
         TRIAL_SCHEDULER, "HyperBand", "schedulers.hyperband:HyperBandScheduler",
         "successive halving in brackets: trials are paused until the whole rung is there", _HYPERBAND,
-        aliases=("HyperBandScheduler",), changes=_HYPERBAND_CHANGES,
+        aliases=("HyperBandScheduler",), takes_rules=True, changes=_HYPERBAND_CHANGES,
     ),
     Builtin(
         TRIAL_SCHEDULER, "BOHB", "schedulers.hyperband:BohbScheduler",
         "HyperBand for a tuner that learns from trials that were ended early, such as TPE", _HYPERBAND,
-        aliases=("HyperBandForBOHB", "hb_bohb"), changes=_HYPERBAND_CHANGES,
+        aliases=("HyperBandForBOHB", "hb_bohb"), takes_rules=True, changes=_HYPERBAND_CHANGES,
     ),
     Builtin(
         TRIAL_SCHEDULER, "MedianStopping", "schedulers.median_stopping:MedianStoppingScheduler",
@@ -407,6 +412,7 @@ BUILTINS = (
             Argument("hard_stop", bool, True, "false: poor trials are paused, and continue when there is a free place"),
         ),
         aliases=("MedianStoppingRule", "median_stopping_rule"),
+        takes_rules=True,
         changes={2: "compares with exact means: no trial is stopped by a rounding error"},
     ),
     Builtin(
@@ -428,6 +434,7 @@ BUILTINS = (
             Argument("synch", bool, False, "whether all trials wait for each other at each comparison"),
         ),
         aliases=("PopulationBasedTraining",),
+        takes_rules=True,
         changes={2: "moves a whole or stepped number one step where a factor would leave it as it was"},
     ),
 )  # fmt: skip

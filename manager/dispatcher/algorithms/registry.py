@@ -129,7 +129,7 @@ def create_algorithm(
         arguments["seed"] = seed if own_seed is None else own_seed
     if kind == TRIAL_SCHEDULER:
         arguments["seed"] = seed
-    if builtin.changes:
+    if builtin.takes_rules:
         arguments["rules"] = rules
     return _load_class(builtin)(**arguments)
 
@@ -149,15 +149,17 @@ def kept_rules(rules: int, algorithms: Iterable[tuple[str, str | None]]) -> str:
     :param algorithms: of the experiment, each by kind and name (None: a class of the user's).
     """
     clauses: list[str] = []
-    for kind, name in algorithms:
+    named = list(algorithms)
+    is_scheduled = any(kind == TRIAL_SCHEDULER for kind, _ in named)
+    for kind, name in named:
         builtin = None if name is None else find_builtin(kind, name)
         if builtin is not None:
-            changes = [change for since, change in sorted(builtin.changes.items()) if since > rules]
-            clauses.extend(f"{builtin.name} {change}" for change in changes)
+            changes = {**builtin.changes, **(builtin.scheduled_changes if is_scheduled else {})}
+            clauses.extend(f"{builtin.name} {changes[since]}" for since in sorted(changes) if since > rules)
     if not clauses:
         return ""
     return (
-        f"keeps the rules that it began with (version {rules}), so that it goes on as before. In a new experiment "
+        f"keeps the rules that it began with (version {rules}), so that it decides as before. In a new experiment "
         f"(version {CURRENT_RULES}): {'; '.join(clauses)}"
     )
 

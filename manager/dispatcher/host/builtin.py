@@ -23,8 +23,9 @@ from proctor.manager.dispatcher.protocol import from_wire
 class BuiltinTuner(HostedTuner):
     """A built-in tuner, by its name and the algorithm that was made of it."""
 
-    def __init__(self, name: str, algorithm: TunerAlgorithm, send: Send) -> None:
+    def __init__(self, name: str, algorithm: TunerAlgorithm, send: Send, rules: int) -> None:
         self._name = name
+        self._hears_pauses = rules > 1
         self._algorithm = algorithm
         self._send = send
         self._search_space: Any = None
@@ -61,6 +62,10 @@ class BuiltinTuner(HostedTuner):
                 step, value = pruned
                 self._algorithm.receive_pruned(message.parameter_id, message.parameters, value, step)
         self._algorithm.trial_end(message.parameter_id, succeeded(message))
+
+    def pause(self, position: int, parameter_id: int, value: float, step: int) -> None:
+        if self._hears_pauses:
+            self._algorithm.trial_paused(parameter_id, value, step)
 
     def accept_clone(self, parameter_id: int, parameters: Any, *, instead_of: int) -> None:
         self._algorithm.trial_end(instead_of, False)

@@ -151,8 +151,13 @@ class CustomTuner(HostedTuner):
         threads: tuple[WorkerThread, WorkerThread],
         catch_errors: CatchErrors,
         checkpoint_directory: str,
+        rules: int,
     ) -> None:
         self._tuner = tuner
+        own = getattr(type(tuner), "receive_pruned", Tuner.receive_pruned)
+        self._hears_pauses = rules > 1 and own is not Tuner.receive_pruned
+        self._parameters: dict[int, Any] = {}
+        """Of the trials that have not ended, where the tuner hears of pauses."""
         self._send = send
         self._first, self._second = threads
         self._watcher = WorkerThread("result-watch")
@@ -197,6 +202,16 @@ class CustomTuner(HostedTuner):
         self._put(message, self._deliver)
         if self._generating:
             self._watcher.put(self._watch)
+
+    def pause(self, position: int, parameter_id: int, value: float, step: int) -> None:
+        """Only to a tuner that overrides `receive_pruned`, and of trials that it has proposed."""
+
+        def tell() -> None:
+            if position > self._loaded.position and parameter_id in self._own_ids:
+                self._tuner.receive_pruned(parameter_id, self._parameters.get(parameter_id), value, step)
+
+        if self._hears_pauses:
+            self._put(protocol.ReportMetrics(position, []), tell)
 
     def import_data(self, message: protocol.ImportData) -> None:
         rows = [{"parameter": row["parameter"], "value": from_wire(row.get("value"))} for row in message.rows]
@@ -262,6 +277,8 @@ class CustomTuner(HostedTuner):
 
     def _request(self, message: protocol.RequestTrialJobs) -> None:
         answered = {answer.parameter_id for answer in message.answers}
+        if self._hears_pauses:
+            self._parameters |= {answer.parameter_id: answer.parameters for answer in message.answers}
         asked = [parameter_id for parameter_id in message.parameter_ids if parameter_id not in answered]
         for parameter_id in asked:
             self._request_positions[parameter_id] = message.position
@@ -305,7 +322,10 @@ class CustomTuner(HostedTuner):
     def _propose(self, parameter_id: int, parameters: Any) -> None:
         self._own_ids.add(parameter_id)
         position = self._request_positions.pop(parameter_id, self._position)
-        self._send(protocol.NewTrial(position, parameter_id, to_wire(parameters)))
+        proposed = to_wire(parameters)
+        if self._hears_pauses:
+            self._parameters[parameter_id] = proposed
+        self._send(protocol.NewTrial(position, parameter_id, proposed))
 
     # ---- results --------------------------------------------------------------------------------------------------
 
@@ -338,6 +358,7 @@ class CustomTuner(HostedTuner):
 
     def _give_result(self, message: protocol.TrialEnd) -> None:
         self._own_ids.discard(message.parameter_id)
+        self._parameters.pop(message.parameter_id, None)
         if message.has_value:
             facts = {"customized": message.customized, "trial_job_id": message.trial_id}
             method = self._tuner.receive_trial_result

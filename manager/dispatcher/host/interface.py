@@ -66,6 +66,13 @@ class HostedTuner(ABC):
         """
 
     @abstractmethod
+    def pause(self, position: int, parameter_id: int, value: float, step: int) -> None:
+        """Give the tuner the value at the step at which a trial scheduler has paused a trial.
+
+        :param position: of the input that this follows from.
+        """
+
+    @abstractmethod
     def accept_clone(self, parameter_id: int, parameters: Any, *, instead_of: int) -> None:
         """Notify the tuner that a trial's result will come under this id, with parameters that it has not proposed, and
         not under the id that the trial had before."""

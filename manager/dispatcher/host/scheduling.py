@@ -338,6 +338,7 @@ class HostedScheduler:
         match verdict:
             case PauseVerdict(reason):
                 trial.is_paused = trial.holds_back = True
+                self._tuner.pause(position, trial.parameter_id, last.value, last.step)
                 self._send(protocol.PauseTrial(*whose, reason=reason))
             case StopVerdict(reason, is_full):
                 trial.holds_back = True

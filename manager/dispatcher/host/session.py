@@ -206,7 +206,7 @@ class HostSession:
         if second is None or message.tuner.class_name is None:
             algorithm = self._create_builtin(TUNER, message.tuner, message)
             assert isinstance(algorithm, TunerAlgorithm), "the registry keeps tuners and assessors apart"
-            return BuiltinTuner(message.tuner.name or "", algorithm, self._propose)
+            return BuiltinTuner(message.tuner.name or "", algorithm, self._propose, message.rules)
         from proctor.manager.dispatcher.host.custom import CustomTuner
 
         tuner = self._load(message.tuner, message, ("generate_parameters", "update_search_space"))
@@ -216,6 +216,7 @@ class HostSession:
             threads=(WorkerThread("first"), second),
             catch_errors=self._catching_errors,
             checkpoint_directory=message.checkpoint_directory,
+            rules=message.rules,
         )
 
     def _make_assessor(

@@ -35,8 +35,8 @@ from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.trial_keeper.protocol import GpuSlot
 
 FORMATS = (1, 2)
-"""Those that can be read; `save` writes the last one. The first one has no checkpoints, no imported results, and no version
-of the rules."""
+"""Those that can be read; `save` writes the last one. The first one has no checkpoints, no imported results and
+no version of the rules."""
 _LONGEST_SHOWN = 200
 MAX_HEAD_BYTES = 16 * 1024 * 1024
 MAX_RECORD_BYTES = 4 * 1024 * 1024

@@ -167,17 +167,9 @@ def convert(
     tables = [table.model_dump() for table in saved.scheduler_tables]
     scheduler = SchedulerTablesRow(experiment_id, tables, now) if tables else None
     clause = _storage_clause(saved, config) + _left_out_clause(left_out)
-    return ImportedExperiment(
-        experiment,
-        trial_rows,
-        job_rows,
-        messages,
-        views,
-        scheduler,
-        clause,
-        _decisions(trial_rows, job_rows),
-        kept_rules(saved.rules, config.algorithms),
-    )
+    decisions = _decisions(trial_rows, job_rows)
+    kept = kept_rules(saved.rules, config.algorithms)
+    return ImportedExperiment(experiment, trial_rows, job_rows, messages, views, scheduler, clause, decisions, kept)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,17 @@ class _StudyTrials:
             self._study.end(number, value)
         self.results += value is not None
 
+    def put(
+        self, number: int, state: str, *, value: float | None = None, steps: dict[int, float] | None = None
+    ) -> None:
+        """Replace the result of a trial, or give it one."""
+        if self._study is None:
+            trial = self._kept[number]
+            before, trial.state, trial.value, trial.steps = trial.state, state, value, steps
+        else:
+            before = self._study.put(number, state, value=value, steps=steps)
+        self.results += before not in _RESULTS
+
     def open(self) -> "OptunaStudy":
         """The study. Imports Optuna."""
         if self._study is None:
@@ -110,10 +121,15 @@ class _Known:
     """The number of the pruned trial of the study that took its place."""
     study_value: float | None = None
     """What the study has for `loss`."""
+    in_place: bool = False
+    """Whether its trial of the study got its result before it ended, because it was paused, and gets others there."""
 
 
 class OptunaTuner(TunerAlgorithm):
     """Keeps the study; subclasses choose the sampler."""
+
+    takes_pruned_as_full = False
+    """Whether the sampler learns from full results only: a pruned trial is made one."""
 
     def __init__(self, *, seed: int, optimize_mode: str) -> None:
         self._seed = seed
@@ -169,7 +185,7 @@ class OptunaTuner(TunerAlgorithm):
         if known is None:
             self.import_data(parameters, value)
             return
-        known.loss = loss_of(value, self._maximize)
+        known.loss, known.pruned_at = loss_of(value, self._maximize), None
         self._finish(known)
 
     def receive_pruned(self, parameter_id: int, parameters: Parameters, value: float, step: int) -> None:
@@ -177,12 +193,20 @@ class OptunaTuner(TunerAlgorithm):
         known = self._pending.pop(parameter_id, None)
         if known is not None:
             known.loss, known.pruned_at = loss_of(value, self._maximize), step
+            known.in_place = known.in_place or self.takes_pruned_as_full
+            self._finish(known)
+
+    def trial_paused(self, parameter_id: int, value: float, step: int) -> None:
+        """Enter the trial as a pruned one for now: it is not running, and what it has reached is worth knowing."""
+        known = self._pending.get(parameter_id)
+        if known is not None:
+            known.loss, known.pruned_at, known.in_place = loss_of(value, self._maximize), step, True
             self._finish(known)
 
     def trial_end(self, parameter_id: int, succeeded: bool) -> None:
-        """Close a trial that ended without a result."""
+        """Close a trial that ended without a result. One that was paused before keeps what it had then."""
         known = self._pending.pop(parameter_id, None)
-        if known is not None:
+        if known is not None and known.loss is None:
             known.failed = True
             self._finish(known)
 
@@ -208,7 +232,7 @@ class OptunaTuner(TunerAlgorithm):
         return {
             "known": [
                 [known.parameters, known.flat, to_json_word(known.loss), known.failed, known.pruned_at,
-                 to_json_word(known.study_value)]
+                 to_json_word(known.study_value), known.in_place]
                 for known in self._known
             ],
             "order": [index for _, index in sorted([*places, *pruned])],
@@ -217,9 +241,10 @@ class OptunaTuner(TunerAlgorithm):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Build the study again, trial by trial in the same order."""
-        for parameters, flat, loss, failed, pruned_at, study_value in state["known"]:
+        for parameters, flat, loss, failed, pruned_at, study_value, *in_place in state["known"]:
             value = from_json_word(study_value)
             known = _Known(parameters, flat, None, from_json_word(loss), failed, pruned_at, study_value=value)
+            known.in_place = any(in_place)  # a state of an earlier version does not say it
             self._known.append(known)
             self._distinct.add(parameters)
         self._pending = {parameter_id: self._known[index] for parameter_id, index in state["pending"]}
@@ -230,6 +255,9 @@ class OptunaTuner(TunerAlgorithm):
                 assert known.pruned_at is not None, "this is the pruned one"
                 steps = {known.pruned_at: known.study_value or 0.0}
                 known.pruned_number = self._trials.add(known.flat, PRUNED, steps=steps)
+            elif known.in_place:
+                result, full, at_steps = self._result_of(known)
+                known.number = self._trials.add(known.flat, result, value=full, steps=at_steps)
             elif known.failed or known.pruned_at is not None:
                 known.number = self._trials.add(known.flat, FAIL)
             elif known.loss is None:
@@ -278,6 +306,11 @@ class OptunaTuner(TunerAlgorithm):
         """Complete the study's trial, if it is there."""
         if known.number is None:
             return
+        if known.in_place and known.loss is not None:
+            known.study_value = self.study_loss(known.loss, is_pruned=known.pruned_at is not None)
+            state, value, steps = self._result_of(known)
+            self._trials.put(known.number, state, value=value, steps=steps)
+            return
         if known.failed or known.loss is None or known.pruned_at is not None:
             self._trials.end(known.number, None)
         else:
@@ -294,6 +327,12 @@ class OptunaTuner(TunerAlgorithm):
         known.study_value = self.study_loss(known.loss)
         known.pruned_number = self._trials.add(known.flat, PRUNED, steps={step: known.study_value})
 
-    def study_loss(self, loss: float) -> float:
+    def _result_of(self, known: _Known) -> tuple[str, float | None, dict[int, float] | None]:
+        """The state, the value and the steps of a trial of the study that has its result in place."""
+        if known.pruned_at is None or self.takes_pruned_as_full:
+            return COMPLETE, known.study_value, None
+        return PRUNED, None, {known.pruned_at: known.study_value or 0.0}
+
+    def study_loss(self, loss: float, *, is_pruned: bool = False) -> float:
         """The loss for the study; infinity stands for results that are no numbers."""
         return loss

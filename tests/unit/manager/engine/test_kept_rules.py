@@ -22,7 +22,7 @@ from proctor.training_services.in_memory.scripts import Final, ScriptedReport, S
 
 HYPERBAND = {"name": "HyperBand", "classArgs": {"max_t": 50, "reduction_factor": 3}}
 SENTENCE = (
-    "keeps the rules that it began with (version 1), so that it goes on as before. In a new experiment (version "
+    "keeps the rules that it began with (version 1), so that it decides as before. In a new experiment (version "
     f"{CURRENT_RULES}): HyperBand trains the last trials of every bracket to max_t"
 )
 

@@ -103,6 +103,11 @@ class Player:
             self._do("receive_pruned", parameter_id, parameters, value, len(self.log))
             self._do("trial_end", parameter_id, False)
 
+    def pause(self, value):
+        if self.running:
+            self.running.append(self.running.pop(0))
+            self._do("trial_paused", self.running[-1][0], value, len(self.log))
+
     def fail(self, _):
         if self.running:
             self._do("trial_end", self.running.pop()[0], False)
@@ -136,7 +141,7 @@ steps = st.one_of(
     st.tuples(st.just("finish"), values),
     st.tuples(st.just("finish"), values),
     st.tuples(st.sampled_from(["fail", "customize", "renew"]), st.just(0)),
-    st.tuples(st.sampled_from(["import_one", "prune"]), values),
+    st.tuples(st.sampled_from(["import_one", "prune", "pause", "pause"]), values),
 )
 scripts = st.lists(steps, max_size=25)
 SLOW = {"GP"}

@@ -3,10 +3,12 @@
 import queue
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
 from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.algorithms.catalog import CURRENT_RULES
 from proctor.manager.dispatcher.host.session import HostSession
 
 TIME_LIMIT = 20.0
@@ -16,7 +18,7 @@ SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
 class Conversation:
     """A session with custom classes; what it says is taken from a queue, with a limit."""
 
-    def __init__(self, folder, tuner="", assessor="", class_args=None):
+    def __init__(self, folder, tuner="", assessor="", class_args=None, scheduler=None, rules=1):
         self.said = queue.SimpleQueue()
         self.session = HostSession(lambda message: self.said.put(protocol.decode(protocol.encode(message))))
         self.folder = folder
@@ -24,7 +26,8 @@ class Conversation:
         if tuner:
             spec = self._spec("own_tuner", tuner, class_args)
         other = self._spec("own_assessor", assessor) if assessor else None
-        self.send(protocol.Initialize("e", SPACE, spec, other, 7, str(folder / "checkpoint")))
+        first = protocol.Initialize("e", SPACE, spec, other, 7, str(folder / "checkpoint"))
+        self.send(replace(first, scheduler=scheduler, rules=rules))
 
     def _spec(self, module, source, class_args=None):
         (self.folder / f"{module}.py").write_text(textwrap.dedent(source))
@@ -111,6 +114,26 @@ def test_it_is_told_results_as_reported_and_the_end_after_them(tmp_path):
         position, parameter_id = position + 1, parameter_id + 1
     facts = [["customized", False], ["trial_job_id", "t1"]]
     assert sent == [["result", 1, 1, "{'default': nan}", facts], ["end", 1, True]]
+
+
+PAUSED = """
+        def receive_pruned(self, parameter_id, parameters, value, step):
+            self.diary.append(["paused", parameter_id, parameters["x"], value, step])
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "rules", "told"),
+    [(PAUSED, CURRENT_RULES, [["paused", 0, 0, 0.5, 1]]), (PAUSED, 1, []), ("", CURRENT_RULES, [])],
+    ids=["overrides it", "by the first rules", "does not override it"],
+)
+def test_pauses_are_told_to_a_tuner_that_overrides_receive_pruned(tmp_path, method, rules, told):
+    scheduler = protocol.AlgorithmSpec(name="ASHA", class_args={"type": "promotion", "max_t": 9})
+    conversation = Conversation(tmp_path, DIARY + method, scheduler=scheduler, rules=rules).started()
+    conversation.send(request(1, 0)).receive()
+    paused = conversation.send(protocol.ReportMetrics(2, [metric(0, 0.5)])).receive()
+    assert isinstance(paused, protocol.PauseTrial)
+    assert diary_of(conversation, 3, 1) == told
 
 
 @pytest.mark.parametrize(("asks", "told"), [("", []), ("self._accept_customized_trials()", [["result", 5, 5]])])

@@ -125,7 +125,7 @@ def test_an_archive_of_an_earlier_version_keeps_the_first_rules_and_its_notice_s
     config = load_experiment_mapping(SMALL | {"trialScheduler": {"name": "PBT"}}, str(tmp_path)).config.canonical()
     row, notices, _ = load(tmp_path, {}, config=config)
     assert row.rules == 1
-    assert notices[-1].startswith("keeps the rules that it began with (version 1), so that it goes on as before. ")
+    assert notices[-1].startswith("keeps the rules that it began with (version 1), so that it decides as before. ")
 
 
 def test_the_version_of_the_rules_is_kept(tmp_path: Path) -> None:
