@@ -27,6 +27,7 @@ ROOMS = {
     "browser": "pages",
     "watched": "pages",
     "schedulers": "scheduling",
+    "decisions": "scheduling",
     "trainer": "training",
     "digits_asha": "scheduling",
     "pbt_toy": "scheduling",

@@ -51,8 +51,7 @@ def time_pbt(trials: int, decisions: int) -> float:
 
 
 def time_hyperband(trials: int, decisions: int) -> float:
-    """Microseconds of a choice, its resume and the result after which the trial pauses again, among so many trials
-    that live: most wait, in brackets that wait for one trial each."""
+    """Microseconds of a choice among so many trials that live: most of them wait, in brackets that miss one trial."""
     rng = random.Random(0)
     scheduler = HyperBandScheduler(max_t=81)
     for trial in range(trials):
