@@ -24,6 +24,10 @@ _DRAWS = 16
 """How many proposals are drawn before a neighbor is taken."""
 
 
+_SMALLEST_BIT = 1074
+"""Every float is a whole number of 2 to the minus this."""
+
+
 class SpaceExhausted(Exception):
     """The tuner has nothing to suggest now; a later result or a new search space may change that."""
 
@@ -136,6 +140,26 @@ def loss_of(value: float, maximize: bool) -> float:
     if not math.isfinite(value):
         return math.inf
     return -value if maximize else value
+
+
+class ExactMean:
+    """The mean of finite numbers: their exact sum by their count, rounded once. So the mean of equal numbers is that
+    number, and no sum is too large."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+        """In units of the smallest part that floats are made of."""
+        self._count = 0
+
+    def add(self, number: float) -> None:
+        """Take another number into account."""
+        numerator, denominator = number.as_integer_ratio()
+        self._sum += numerator << (_SMALLEST_BIT + 1 - denominator.bit_length())
+        self._count += 1
+
+    def value(self) -> float:
+        """Return the mean; infinity of no numbers."""
+        return self._sum / (self._count << _SMALLEST_BIT) if self._count else math.inf
 
 
 class DistinctParameters:

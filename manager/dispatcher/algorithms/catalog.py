@@ -249,6 +249,7 @@ _HYPERBAND = (
         "reduction_factor",
     ),
 )
+_EXACT_MEANS = "compares with exact means: no trial is stopped by a rounding error"
 _HYPERBAND_CHANGES = {2: "trains the last trials of every bracket to max_t"}
 
 _TPE_ARGS = Argument(
@@ -360,7 +361,8 @@ BUILTINS = (
     ),
     Builtin(ASSESSOR, "Medianstop", "assessors.medianstop:MedianstopAssessor",
             "stops trials whose best is worse than the median of the finished ones at the same step",
-            (_mode("maximize"), Argument("start_step", int, 0, "no judgment before this many metrics", minimum=0))),
+            (_mode("maximize"), Argument("start_step", int, 0, "no judgment before this many metrics", minimum=0)),
+            takes_rules=True, changes={2: _EXACT_MEANS}),
     Builtin(
         ASSESSOR, "Curvefitting", "assessors.curvefitting:CurvefittingAssessor",
         "stops trials whose predicted end is worse than the best so far",
@@ -413,7 +415,7 @@ BUILTINS = (
         ),
         aliases=("MedianStoppingRule", "median_stopping_rule"),
         takes_rules=True,
-        changes={2: "compares with exact means: no trial is stopped by a rounding error"},
+        changes={2: _EXACT_MEANS},
     ),
     Builtin(
         TRIAL_SCHEDULER, "PBT", "schedulers.pbt:PbtScheduler",

@@ -6,7 +6,8 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, loss_of
+from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, ExactMean, loss_of
+from proctor.manager.dispatcher.algorithms.catalog import CURRENT_RULES
 
 
 def _numbers() -> "array[float]":
@@ -15,26 +16,31 @@ def _numbers() -> "array[float]":
 
 @dataclass
 class _Curve:
-    """A running trial, as losses: after each step the best so far, and sum and number of the finite ones."""
+    """A running trial: its losses, and after each step the best so far."""
 
+    losses: "array[float]" = field(default_factory=_numbers)
     best: "array[float]" = field(default_factory=_numbers)
-    total: "array[float]" = field(default_factory=_numbers)
-    count: "array[float]" = field(default_factory=_numbers)
 
     def add(self, loss: float) -> None:
-        finite = math.isfinite(loss)
+        self.losses.append(loss)
         self.best.append(min(loss, self.best[-1]) if self.best else loss)
-        self.total.append((self.total[-1] if self.total else 0.0) + (loss if finite else 0.0))
-        self.count.append((self.count[-1] if self.count else 0.0) + (1.0 if finite else 0.0))
 
     def cut(self, length: int) -> None:
         """Forget everything from step `length` on."""
-        del self.best[length:], self.total[length:], self.count[length:]
+        del self.losses[length:], self.best[length:]
 
-    def means(self) -> Iterator[float]:
-        """Yield the mean of the finite ones so far, step by step; infinity while there is none."""
-        for total, count in zip(self.total, self.count, strict=True):
-            yield total / count if count else math.inf
+    def means(self, rules: int) -> Iterator[float]:
+        """Yield the mean of the finite losses so far, step by step; infinity while there is none. By the first rules
+        sums are rounded at each step."""
+        exact, total, count = ExactMean(), 0.0, 0
+        for loss in self.losses:
+            if math.isfinite(loss):
+                exact.add(loss)
+                total, count = total + loss, count + 1
+            if rules > 1:
+                yield exact.value()
+            else:
+                yield total / count if count else math.inf
 
 
 class MedianstopAssessor(AssessorAlgorithm):
@@ -43,7 +49,8 @@ class MedianstopAssessor(AssessorAlgorithm):
     The means of finished trials are kept sorted for every step, so a judgment costs the same whatever their number.
     """
 
-    def __init__(self, *, optimize_mode: str = "maximize", start_step: int = 0) -> None:
+    def __init__(self, *, optimize_mode: str = "maximize", start_step: int = 0, rules: int = CURRENT_RULES) -> None:
+        self._rules = rules
         self._maximize = optimize_mode == "maximize"
         self._start_step = int(start_step)
         self._running: dict[str, _Curve] = {}
@@ -71,7 +78,7 @@ class MedianstopAssessor(AssessorAlgorithm):
         curve = self._running.pop(trial_id, None)
         if curve is None or not succeeded:
             return
-        for step, mean in enumerate(curve.means()):
+        for step, mean in enumerate(curve.means(self._rules)):
             if step == len(self._finished_means):
                 self._finished_means.append([])
             insort(self._finished_means[step], mean)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from proctor.manager.dispatcher.algorithms.base import ExactMean
 from proctor.manager.dispatcher.algorithms.catalog import CURRENT_RULES
 from proctor.manager.dispatcher.algorithms.schedulers.base import (
     MetricScheduler,
@@ -37,9 +38,6 @@ from proctor.sdk.scheduler import (
     TrialReport,
     Verdict,
 )
-
-_SMALLEST_PART = 1075
-"""Each float is a whole number of 2 to the -1074, and the bit length of its denominator is at most this."""
 
 
 def _numbers() -> "array[float]":
@@ -75,31 +73,30 @@ class _RoundedSums:
 
 
 class _ExactSum:
-    """Means from an exact sum: a whole number of the smallest parts that floats are made of."""
+    """Means from an exact sum."""
 
     def __init__(self) -> None:
-        self._sum = 0
-        self._infinite = 0
+        self._mean = ExactMean()
+        self._is_infinite = False
 
     def add(self, losses: "array[float]", first: int) -> float:
         """Return the mean of the losses from `first` on, of which the last one is new."""
         if first >= len(losses):
             return math.inf
         self._include(losses[-1])
-        return math.inf if self._infinite else self._sum / ((len(losses) - first) << (_SMALLEST_PART - 1))
+        return math.inf if self._is_infinite else self._mean.value()
 
     def cut(self, losses: "array[float]", first: int) -> None:
         """Forget what is not among the losses any more."""
-        self._sum = self._infinite = 0
+        self._mean, self._is_infinite = ExactMean(), False
         for loss in losses[first:]:
             self._include(loss)
 
     def _include(self, loss: float) -> None:
-        if math.isinf(loss):
-            self._infinite += 1
+        if math.isfinite(loss):
+            self._mean.add(loss)
         else:
-            numerator, denominator = loss.as_integer_ratio()
-            self._sum += numerator << (_SMALLEST_PART - denominator.bit_length())
+            self._is_infinite = True
 
 
 @dataclass

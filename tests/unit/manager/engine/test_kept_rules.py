@@ -78,7 +78,7 @@ async def test_a_new_one_has_the_rules_of_now(scene: Scene, manager: Manager, /)
 
 def test_only_what_is_decided_otherwise_is_named():
     assert kept_rules(1, [(TUNER, "TPE"), (TRIAL_SCHEDULER, "HyperBand")]) == SENTENCE
-    assert kept_rules(1, [(TUNER, "Random"), (ASSESSOR, "Medianstop")]) == ""
+    assert kept_rules(1, [(TUNER, "Random"), (ASSESSOR, "Curvefitting")]) == ""
     assert kept_rules(1, [(TUNER, None), (TRIAL_SCHEDULER, None)]) == ""
     assert kept_rules(CURRENT_RULES, [(TUNER, "TPE"), (TRIAL_SCHEDULER, "HyperBand")]) == ""
 

@@ -1,4 +1,5 @@
 import math
+import statistics
 
 import pytest
 from hypothesis import given, settings
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from proctor.manager.dispatcher.algorithms.assessors.curvefitting import CurvefittingAssessor
 from proctor.manager.dispatcher.algorithms.assessors.curves import FAMILIES, fit, predict
 from proctor.manager.dispatcher.algorithms.assessors.medianstop import MedianstopAssessor
+from proctor.manager.dispatcher.algorithms.base import ExactMean
 
 
 def report(assessor, trial, values, start=0):
@@ -26,6 +28,31 @@ def test_a_trial_that_is_worse_than_the_median_of_finished_means_is_stopped(mode
         finish(assessor, trial, [sign * value, sign * value])
     assert report(assessor, "bad", [sign * 1.5, sign * 1.5]) == [False, False]
     assert report(assessor, "good", [sign * 2.5, 0.0 if sign == 1 else 2.5]) == [True, True]
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 1.1])
+def test_a_trial_that_is_as_good_as_all_that_have_finished_is_never_stopped(value):
+    for mode in ("maximize", "minimize"):
+        assessor = MedianstopAssessor(optimize_mode=mode)
+        finish(assessor, "a", [value] * 60)
+        assert all(report(assessor, "b", [value] * 60)), mode
+
+
+def test_the_first_rules_stop_it_by_a_rounding_error():
+    judged = []
+    for mode in ("maximize", "minimize"):
+        assessor = MedianstopAssessor(optimize_mode=mode, rules=1)
+        finish(assessor, "a", [0.1] * 60)
+        judged += report(assessor, "b", [0.1] * 60)
+    assert not all(judged)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30))
+def test_a_mean_is_exact(numbers):
+    mean = ExactMean()
+    for number in numbers:
+        mean.add(number)
+    assert mean.value() == statistics.mean(numbers)
 
 
 def test_nothing_is_judged_before_the_start_step_nor_beyond_what_has_finished():
