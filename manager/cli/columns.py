@@ -292,7 +292,7 @@ EXPERIMENT = (
     Column("GPU-hours", lambda row: gpu_hours(row, IN_FULL)),
     Column("CPU-hours", lambda row: cpu_hours(row, IN_FULL)),
     Column("priority", priority),
-    Column("rules", lambda row: str(row["rules"])),
+    Column("rules", lambda row: str(row.get("rules", 1))),  # a manager of an earlier version names none
     Column("created", lambda row: local_time(row["created_at"])),
     Column("started", lambda row: local_time(row["started_at"])),
     Column("ended", lambda row: local_time(row["ended_at"])),

@@ -108,7 +108,7 @@ def test_tpe_with_promotion_is_better_than_random_search_with_promotion():
 
 
 def replayed(lines: list[tuple[str, dict[str, Any]]], until: int) -> list[dict[str, Any]]:
-    """A session that gets everything again up to a line, with the answers that were given, and goes on from there."""
+    """A session that gets everything again up to a line, with the answers that were given, and continues."""
     answers = {body["position"]: body for way, body in lines[:until] if way == "<" and body["type"] in ANSWERS}
     found: list[dict[str, Any]] = []
     session = HostSession(lambda message: found.append(json.loads(protocol.encode(message))))
