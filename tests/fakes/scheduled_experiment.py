@@ -60,6 +60,10 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     },
 }
 """By what tests call them. "pausing" uses everything that a scheduler can decide."""
+TUNERS: dict[str, dict[str, Any]] = {
+    "Random": {"name": "Random"},
+    "TPE": {"name": "TPE", "classArgs": {"tpe_args": {"n_startup_jobs": 2}}},  # so that it learns from the first ones
+}
 POINTS = 6
 STOP_SECONDS = 12.3
 """For which a trial keeps running after it was to pause or to stop: time for a point more."""
@@ -199,7 +203,7 @@ class ScheduledRun:
                 while not outcomes:
                     try:
                         async with simulation.manager() as manager:
-                            config = CONFIG | {"tuner": {"name": tuner}, "trialScheduler": SCHEDULERS[scheduler]}
+                            config = CONFIG | {"tuner": TUNERS[tuner], "trialScheduler": SCHEDULERS[scheduler]}
                             found = await self._finish(manager, config, directory, interruption)
                             if found is not None:
                                 channels, tables = dispatchers.channels, found.pop("tables")
