@@ -23,7 +23,7 @@ from proctor.training_services.in_memory.scripts import Final, ScriptedReport, S
 HYPERBAND = {"name": "HyperBand", "classArgs": {"max_t": 50, "reduction_factor": 3}}
 SENTENCE = (
     "keeps the rules that it began with (version 1), so that it decides as before. In a new experiment (version "
-    f"{CURRENT_RULES}): HyperBand trains the last trials of every bracket to max_t"
+    f"{CURRENT_RULES}): TPE learns from paused trials, too; HyperBand trains the last trials of every bracket to max_t"
 )
 
 
@@ -78,6 +78,7 @@ async def test_a_new_one_has_the_rules_of_now(scene: Scene, manager: Manager, /)
 
 def test_only_what_is_decided_otherwise_is_named():
     assert kept_rules(1, [(TUNER, "TPE"), (TRIAL_SCHEDULER, "HyperBand")]) == SENTENCE
+    assert "GP" not in kept_rules(1, [(TUNER, "GP"), (ASSESSOR, "Medianstop")]), "it is under no trial scheduler"
     assert kept_rules(1, [(TUNER, "Random"), (ASSESSOR, "Curvefitting")]) == ""
     assert kept_rules(1, [(TUNER, None), (TRIAL_SCHEDULER, None)]) == ""
     assert kept_rules(CURRENT_RULES, [(TUNER, "TPE"), (TRIAL_SCHEDULER, "HyperBand")]) == ""
