@@ -1,10 +1,7 @@
-import random
-import time
-
 import pytest
 
 from proctor.manager.dispatcher.algorithms.schedulers.asha import AshaScheduler
-from proctor.sdk.scheduler import ContinueVerdict, StartChoice, StopVerdict, TrialReport
+from proctor.sdk.scheduler import ContinueVerdict, StopVerdict, TrialReport
 
 
 def test_trials_go_to_brackets_by_the_softmax_of_their_rungs():
@@ -57,48 +54,3 @@ def test_its_table_shows_each_rung():
     (table,) = scheduler.describe()
     assert table["columns"] == ["milestone", "trials", "best value", "promoted", "waiting"]
     assert table["rows"] == [[1, 3, 0.3, 1, 2], [3, 0, None, 0, 0], [9, 0, None, 0, 0]]
-
-
-class ManyTrials:
-    """A thousand virtual workers that take turns at random, and as many trials as are asked for."""
-
-    def __init__(self, kind: str) -> None:
-        self._rng = random.Random(3)
-        self._scheduler = AshaScheduler(type=kind, max_t=27, reduction_factor=3)
-        self._quality: list[float] = []
-        self._running = [self._next() for _ in range(1000)]
-
-    def seconds_until(self, trials: int) -> float:
-        """Run until so many have been started; the processor time that it took."""
-        before = time.process_time()
-        while len(self._quality) < trials:
-            place = self._rng.randrange(len(self._running))
-            trial = self._running[place]
-            result = TrialReport(self._quality[trial], self._scheduler.next_milestone(trial))
-            verdict = self._scheduler.on_trial_result(trial, result)
-            if isinstance(verdict, StopVerdict):
-                self._scheduler.on_trial_remove(trial)
-            if not isinstance(verdict, ContinueVerdict):
-                self._running[place] = self._next()
-        return time.process_time() - before
-
-    def _next(self) -> int:
-        choice = self._scheduler.choose_trial_to_run(0, True)
-        if isinstance(choice, StartChoice):
-            self._quality.append(self._rng.random())
-            self._scheduler.on_trial_add(len(self._quality) - 1, {})
-            return len(self._quality) - 1
-        self._scheduler.on_trial_resume(choice.trial)
-        return choice.trial
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["stopping", "promotion"])
-def test_a_decision_takes_no_longer_when_there_are_many_trials(kind):
-    """Both are timed by turns, so that a busy machine slows both down. The ratio is about 1.1, and with a hundred
-    thousand trials still below 1.2; a scan of all trials would make it four and more."""
-    many, few = ManyTrials(kind), ManyTrials(kind)
-    many.seconds_until(12_000)
-    few.seconds_until(2_000)
-    turns = [(many.seconds_until(12_000 + 150 * n), few.seconds_until(2_000 + 150 * n)) for n in range(1, 11)]
-    assert sum(turn[0] for turn in turns) < 1.6 * sum(turn[1] for turn in turns)
