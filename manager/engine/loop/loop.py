@@ -234,16 +234,15 @@ class ExperimentLoop:
 
     async def _bring_back(self, turn: Turn, envelopes: Sequence[Envelope]) -> list[LiveTrial]:
         """The PAUSED trials that the messages are about."""
-        wanted: set[str] = set()
-        for envelope in envelopes:
-            concerned = m.concerned_trials(envelope.message)
-            if concerned is None:
-                return await bring_back(self.state, turn, self.context.control, self.context.metrics, None)
-            wanted |= concerned
-        wanted = {trial_id for trial_id in wanted if trial_id not in self.state.trials}  # `-=` would walk them all
-        if not wanted or not self.state.paused:
+        concerned = [m.concerned_trials(envelope.message) for envelope in envelopes]
+        wanted = {trial_id for ids in concerned for trial_id in ids or () if trial_id not in self.state.trials}
+        with_experiment = None in concerned
+        if not (wanted or with_experiment) or not self.state.paused:
             return []
-        return await bring_back(self.state, turn, self.context.control, self.context.metrics, wanted)
+        context = self.context
+        return await bring_back(
+            self.state, turn, context.control, context.metrics, wanted, with_experiment=with_experiment
+        )
 
     def _recall(self, turn: Turn, message: m.LoopMessage) -> list[LiveTrial]:
         """Bring back the trials that a message is about and that this very turn has paused: the store does not know."""

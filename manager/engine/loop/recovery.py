@@ -32,15 +32,26 @@ async def load_state(control: Database, metrics: Database, experiment_id: str) -
 
 
 async def bring_back(
-    state: ExperimentState, turn: Turn, control: Database, metrics: Database, trial_ids: Collection[str] | None
+    state: ExperimentState,
+    turn: Turn,
+    control: Database,
+    metrics: Database,
+    trial_ids: Collection[str],
+    *,
+    with_experiment: bool = False,
 ) -> list[LiveTrial]:
-    """Bring PAUSED trials back into the state, with what the metrics database knows better; None: all that were paused
-    with their experiment."""
+    """Bring PAUSED trials back into the state, with what the metrics database knows better.
+
+    :param with_experiment: also all those that were paused together with their experiment.
+    """
 
     def find(connection: sqlite3.Connection) -> list[TrialRow]:
-        if trial_ids is None:
-            return trials.paused_with_experiment(connection, state.row.id)
-        return trials.paused(connection, state.row.id, trial_ids)
+        found = trials.paused(connection, state.row.id, trial_ids)
+        if with_experiment:
+            known = {row.id for row in found} | state.trials.keys()
+            others = trials.paused_with_experiment(connection, state.row.id)
+            found += [row for row in others if row.id not in known]
+        return found
 
     return await _bring_back(state, turn, control, metrics, find)
 

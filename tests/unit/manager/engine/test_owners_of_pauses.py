@@ -224,3 +224,16 @@ async def test_hyperband_does_not_end_a_trial_that_a_user_has_paused(scene: Owne
     assert (row.status, row.paused_by) == (TrialStatus.EARLY_STOPPED, None)
     assert row.reason.startswith("its trial scheduler does not have it run again: ")
     assert (await scene.row()).status is ExperimentStatus.DONE
+
+
+@played(play)
+async def test_what_is_asked_together_with_the_resumption_of_all_trials_is_carried_out_too(
+    scene: OwnersScene, manager: Manager, /
+) -> None:
+    row = await scene.until_paused()
+    await manager.trials.pause(row.id)
+    resume_all = partial(manager.resume_experiment, "exp", trials=True)
+    await asyncio.gather(resume_all(), manager.trials.resume(row.id))  # handled in one turn
+    assert (await scene.trial(BAD)).paused_by is PausedBy.SCHEDULER
+    await asyncio.gather(resume_all(), manager.trials.kill(row.id))
+    assert (await scene.trial(BAD)).status is TrialStatus.USER_CANCELED
