@@ -72,7 +72,7 @@ def judge(home: Home, found: DatabaseFacts | None, claim: HomeClaim | None) -> P
     place = HomePlace(str(home.path), identify(home.lock_file))
     before = None if found is None else found.place or _guess_place(place, found.folders)
     if before is None:
-        return PlaceChange(place)
+        return PlaceChange(place, is_copy=found is not None and claim is HomeClaim.COPY)
     if not before.lock.is_same(place.lock):
         if claim is None:
             raise StartError(_refuse_copy(place.path, before.path))
@@ -81,9 +81,11 @@ def judge(home: Home, found: DatabaseFacts | None, claim: HomeClaim | None) -> P
         if claim is HomeClaim.COPY and (link := _find_shared(home)):
             raise StartError(_refuse_shared(link))
         return PlaceChange(place, old=before.path, is_copy=claim is HomeClaim.COPY)
+    if claim is HomeClaim.COPY:
+        raise StartError(_refuse_no_copy(place.path))
     if _is_same_folder(before.path, place.path):  # also by way of a link
         return None if found and found.place else PlaceChange(place)
-    if claim is not HomeClaim.MOVED and (running := _count_running(home)):
+    if running := _count_running(home):
         raise StartError(_refuse_running(place.path, before.path, running))
     return PlaceChange(place, old=before.path)
 
@@ -184,9 +186,16 @@ _UNCHANGED = "Nothing was changed"
 def _refuse_running(path: str, old: str, running: int) -> str:
     trials = f"{running} trials of it run" if running > 1 else "a trial of it runs"
     return (
-        f"the home {path} was moved from {old} while {trials}, with the old paths. {_UNCHANGED}. Move it back until "
-        "they have ended, or start it once with `proctor manager start --moved`: they run again from their last "
-        "checkpoints"
+        f"the home {path} was moved from {old} while {trials}, with the old paths. {_UNCHANGED}. Move it back, and "
+        "start the manager there; move the home once they have ended, or after `proctor trial kill`"
+    )
+
+
+def _refuse_no_copy(path: str) -> str:
+    return (
+        f"the home {path} is no copy: its manager.lock is the file that its control database knows. {_UNCHANGED}. "
+        "Start it without --copy. If it is a snapshot of a whole disk, where a copy has the same files, copy it once more "
+        "(cp -a), and start that copy with --copy"
     )
 
 

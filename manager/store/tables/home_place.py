@@ -59,7 +59,7 @@ def move(connection: sqlite3.Connection, old: str, new: str, *, time: float) -> 
     values = {"old": old, "new": new, "old_text": json_prefix(old), "new_text": json_prefix(new)}
     for name in _PATHS:
         statement = query(f"home.move_{name}")
-        connection.execute(statement, {key: value for key, value in values.items() if f":{key}" in statement})
+        connection.execute(statement, values)
     elsewhere = outside(connection, new)
     for row in elsewhere:
         text = f"the home was moved from {old} to {new}; the folder of this experiment, {row.directory}, is outside it"
@@ -100,6 +100,7 @@ def detach(connection: sqlite3.Connection, *, time: float) -> None:
             detail=_CUT_OFF,
             ended_at=time,
             counted_gpus=0.0,  # how long it ran is not known here
+            run_seconds=0.0,
         )
     for experiment in experiments.active(connection):
         if not experiment.status.has_ended:

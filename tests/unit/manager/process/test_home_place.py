@@ -73,7 +73,10 @@ def fill(
             trials.insert(connection, make_trial(1, status=TrialStatus.PAUSED))
             live = TrialJobStatus.RUNNING
             jobs.insert(
-                connection, make_job(running, status=live, resume_checkpoint=checkpoint, checkpoints=[offer, offer])
+                connection,
+                make_job(
+                    running, status=live, resume_checkpoint=checkpoint, checkpoints=[offer, offer], started_at=5.0
+                ),
             )
             dispatcher_inputs.record(connection, decision)
 
@@ -146,19 +149,28 @@ async def test_a_home_that_is_reached_by_a_link_was_not_moved(home: Home, fill: 
         assert (await database.read(lambda c: experiments.get(c, ID))).directory == str(home.experiment_directory(ID))
 
 
-async def test_a_home_that_was_renamed_under_running_trials_is_to_be_moved_back_or_claimed(
-    home: Home, fill: Fill
-) -> None:
+async def test_a_home_that_was_renamed_under_running_trials_is_to_be_moved_back(home: Home, fill: Fill) -> None:
     await fill(home)
     process = home.node_directory("local") / "jobs" / "trial0000.1.process"
     process.parent.mkdir(parents=True)
     claimed = open_locked(process)
     assert claimed is not None
     moved = renamed(home, "moved")
-    assert f"was moved from {home.path} while a trial of it runs, with the old paths" in await refused(moved)
-    async with opened(moved, HomeClaim.MOVED):
-        pass
+    for claim in (None, HomeClaim.MOVED):  # they write where the home was, whatever a person says
+        assert f"was moved from {home.path} while a trial of it runs, with the old paths" in await refused(moved, claim)
     os.close(claimed)
+    await fill_nothing(moved)
+
+
+async def test_a_home_that_is_no_copy_is_not_made_one(home: Home, fill: Fill) -> None:
+    await fill(home)
+    assert f"the home {home.path} is no copy: " in await refused(home, HomeClaim.COPY)
+    copy = copied(home)
+    async with opened(copy, HomeClaim.COPY) as database:
+        before = await database.read(database_identity.read)
+    assert "Start it without --copy." in await refused(copy, HomeClaim.COPY)
+    async with opened(copy) as database:
+        assert (await database.read(database_identity.read)).id == before.id
 
 
 async def test_a_copy_is_refused_until_a_person_says_what_it_is(home: Home, fill: Fill) -> None:
@@ -217,6 +229,7 @@ async def test_a_copy_becomes_a_home_of_its_own_that_owns_nothing_outside(
         assert (row.config["checkpoint_storage"], row.clean_up_owed) == (None, 0)
         assert (await database.read(lambda c: experiments.get(c, "finished"))).status is ExperimentStatus.DONE
         assert await database.read(jobs.all_live) == []
+        assert await database.read(lambda c: jobs.run_before(c, ["trial0000"])) == {"trial0000": 0.0}
         found = await database.read(lambda c: [trials.get(c, f"trial000{number}").status for number in (0, 1)])
         assert found == [TrialStatus.WAITING, TrialStatus.PAUSED]
         identity = await database.read(database_identity.read)
