@@ -2,10 +2,11 @@
 
 The only part of the project that imports torch; install it with `pip install proctor[torch]`.
 
-Entry: `trainer.Trainer`. Reading order: trainer, config (the options), model, loop (one fit from beginning to end),
-run, snapshots (what a checkpoint holds), setup_options (what a clone's parameters change), trial (the run inside a
-trial), errors; then the rooms: callbacks (plug-ins, logs, progress), checkpoints, data, reproducibility, distributed;
-plain, lightning and huggingface are for loops that are not ours, and migrate rewrites checkpoints of older versions.
+Entry: `trainer.Trainer`. Reading order: trainer, config (the options), model, state (the counters), loop (one fit from
+beginning to end), run, snapshots (what a checkpoint holds), setup_options (what a clone's parameters change), trial
+(the run inside a trial), errors; then the rooms: callbacks (plug-ins, logs, progress), checkpoints, data,
+reproducibility, distributed; plain, lightning and huggingface are for loops that are not ours, and migrate rewrites
+checkpoints of older versions.
 """
 
 from proctor.sdk.pytorch.callbacks.base import Callback, Override, Plugin
@@ -46,7 +47,7 @@ from proctor.sdk.pytorch.errors import (
     TrainerError,
     UnreadableCheckpointError,
 )
-from proctor.sdk.pytorch.model import Model, TrainingState
+from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.reproducibility.seeding import (
     DefaultNumpyRNG,
     get_default_numpy_rng,
@@ -56,6 +57,7 @@ from proctor.sdk.pytorch.reproducibility.seeding import (
     seed_rngs,
 )
 from proctor.sdk.pytorch.run import Outcome
+from proctor.sdk.pytorch.state import TrainingState
 from proctor.sdk.pytorch.trainer import Trainer
 
 __all__ = [

@@ -32,6 +32,7 @@ from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.serialization import check_content
 from proctor.sdk.pytorch.config import Phase, Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
+from proctor.sdk.pytorch.distributed.shards import leave_out_split
 from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError
 from proctor.sdk.pytorch.model import Averages, Model, overrides
 from proctor.sdk.pytorch.reproducibility.fingerprint import (
@@ -295,9 +296,9 @@ def _check_state(run: Run) -> None:
     run.parts.check()
     found: dict[str, Any] = {}
     with suppress(Exception):  # a state that comes with the training is asked for again at the first save
-        found["model"] = run.model.state_dict()
+        found["model"] = leave_out_split(run.model.state_dict())
     with suppress(Exception):
-        found.update(run.callbacks.state_dict())
+        found.update(leave_out_split(run.callbacks.state_dict()))
     check_content(found, "checkpoint", safe_types=frozenset(run.model.types_for_safe_load()))
 
 

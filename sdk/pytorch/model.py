@@ -25,19 +25,19 @@ others, are there to take over a state; and names that have got each other's obj
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from proctor.sdk.pytorch.checkpoints.attributes import find_parts, has_state
-from proctor.sdk.pytorch.config import Phase, Settings
+from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.data.loaders import move_to
 from proctor.sdk.pytorch.distributed.ranks import Ranks
-from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
+from proctor.sdk.pytorch.distributed.shards import holds_split, make_whole, split_as, splitting
+from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.reproducibility.fingerprint import Fact
+from proctor.sdk.pytorch.state import RunView, TrainingState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,89 +48,7 @@ if TYPE_CHECKING:
 _KEPT = ("amp_scaler", "averages", "_log", "_parts", "_options")
 GIVEN = (*_KEPT, "device", "ranks", "queue", "datamodule", "trainer", "tensorboard", "transient")
 """Attributes that the trainer sets, or that are its own."""
-
-
-@dataclass
-class TrainingState:
-    """The position and the counters of a run; a model sees it and must not change it.
-
-    Both units count alike where they can:
-
-    * `global_epoch` is the number of epochs that have begun: 1 during the first.
-    * `global_iteration` is the number of batches, the present one included.
-    * `current_iteration` is the number of *steps*. EPOCH: the same as `global_iteration`. ITERATION: the number of
-      optimizer windows that are done, the one that the present batch ends included; windows run on over epochs unless
-      `flush_at_epoch_end` is set.
-    """
-
-    epoch: int = 0  # 0-based index of the epoch that the position is in
-    batch: int = 0  # batches of that epoch that are done
-    window: int = 0  # batches of the open optimizer window, the present one included; 0 at a boundary
-    global_epoch: int = 0
-    current_iteration: int = 0
-    global_iteration: int = 0
-    validation_cycles: int = 0  # validations that are done
-    early_stop_count: int = 0  # validations in a row without an improvement
-    phase: int = 0  # index of the training data that is in use
-    stop_reason: str = ""  # why the run ended, if it was its own decision: a `StopReason`
-    best_score: "float | None" = None  # of the metric that judges the run, at the best validation so far
-    optimizer_step_now: bool = False  # whether the present batch ends its window: step, then clear the gradients
-
-    def begin_batch(self, ends_window: bool, by_epoch: bool) -> None:
-        """Count a batch before it is trained on."""
-        self.global_iteration += 1
-        self.window += 1
-        self.optimizer_step_now = ends_window
-        if by_epoch:
-            self.current_iteration = self.global_iteration
-        elif ends_window:
-            self.current_iteration += 1
-
-    def end_batch(self) -> None:
-        """Move the position behind the batch."""
-        self.batch += 1
-        if self.optimizer_step_now:
-            self.window = 0
-        self.optimizer_step_now = False
-
-    def end_epoch(self) -> None:
-        """Move the position to the beginning of the next epoch."""
-        self.epoch += 1
-        self.batch = 0
-
-    def describe(self) -> str:
-        """The position in words."""
-        return f"epoch {self.global_epoch}, step {self.current_iteration}, batch {self.global_iteration}"
-
-    def state_dict(self) -> "dict[str, Any]":
-        """The state, of plain Python values; no wall time is in it, so that equal runs have equal states."""
-        state = asdict(self)
-        del state["optimizer_step_now"]
-        return state
-
-    def load_state_dict(self, state: "dict[str, Any]") -> None:
-        """Take over what `state_dict` returned; older ones have no `best_score`.
-
-        :raises UnreadableCheckpointError: a counter is missing or unknown.
-        """
-        expected = {field.name for field in fields(self)} - {"optimizer_step_now"}
-        state = {"best_score": None, **state}
-        if set(state) != expected:
-            raise UnreadableCheckpointError(
-                f"a training state must have the counters {sorted(expected)}; found {sorted(state)}. "
-                "Was the checkpoint written by another version? See python -m proctor.sdk.pytorch.migrate."
-            )
-        for name, value in state.items():
-            setattr(self, name, value)
-
-
-class Record(NamedTuple):
-    """Metrics of one step, as the history keeps them."""
-
-    step: int  # current_iteration
-    iteration: int  # global_iteration
-    epoch: int  # global_epoch
-    metrics: "dict[str, float]"
+_SPLITTING_KINDS = frozenset({"FullyShardedDataParallel", "ZeroRedundancyOptimizer"})
 
 
 class Averages:
@@ -147,7 +65,7 @@ class Averages:
     def add(self, values: "Mapping[str, Any]", weight: float = 1.0) -> None:
         """Add numbers or tensors of one element, each `weight` times (such as the samples of the batch)."""
         for name, value in values.items():
-            tensor = value.detach() if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+            tensor = make_whole(value.detach()) if isinstance(value, torch.Tensor) else torch.tensor(float(value))
             share = tensor.double().reshape(()) * weight
             before = self._sums.get(name)
             self._sums[name] = share if before is None else before.to(share.device) + share
@@ -174,16 +92,6 @@ class Averages:
     def load_state_dict(self, state: "Mapping[str, Any]") -> None:
         """Take over what `state_dict` returned."""
         self._sums, self._weights = dict(state["sums"]), dict(state["weights"])
-
-
-@dataclass(frozen=True)
-class RunView:
-    """What a model sees of its run, as `self.trainer`; none of it may be changed."""
-
-    settings: Settings
-    state: TrainingState
-    metrics: "dict[str, float]"  # the last value of each metric; on the main rank only
-    checkpoint_folder: "Path | None"
 
 
 class ModelTools:
@@ -241,7 +149,7 @@ class ModelTools:
         """Clip the gradients to a norm, unscaled before if need be, and return the norm that they had."""
         if self.amp_scaler is not None:
             self.amp_scaler.unscale_(optimizer)
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        return make_whole(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
 
     def describe_precision(self) -> "dict[str, Fact]":
         """Return the facts of mixed precision, for the fingerprint of a run."""
@@ -427,7 +335,7 @@ class Parts:
         self._loaded: dict[str, Any] = {}
         self._started: dict[str, Any] | None = None  # the structures of the parts that were there as training began
         self._objects: dict[int, tuple[Callable[[], Any], set[str]]] = {}  # what these consist of, and whose it is
-        self._is_used = False  # whether the checkpoint holds what `take` returns
+        self.is_used = False  # whether the checkpoint holds what `take` returns
 
     def __reduce__(self) -> "tuple[type[Parts], tuple[Model]]":
         """A copy of the model is at no run's start."""
@@ -443,7 +351,7 @@ class Parts:
 
     def take(self) -> "dict[str, Any]":
         """The states of the parts that a resumed run will have, by name."""
-        self._is_used, started = True, self._started
+        self.is_used, started = True, self._started
         return {name: part.state_dict() for name, part in self.find().items() if started is None or name in started}
 
     def load(self, state: "Mapping[str, Any]") -> None:
@@ -451,7 +359,7 @@ class Parts:
         self._pending = dict(state)
         self._loaded = {name: part for name, part in self.find().items() if name in state}
         for name, part in self._loaded.items():
-            part.load_state_dict(state[name])
+            self._give(part, state[name])
 
     def finish_loading(self, *, may_lack: bool = False) -> None:
         """Give parts that were made since `load` their states, or find that some are missing.
@@ -469,10 +377,18 @@ class Parts:
                 f"{type(self._model).__name__} makes {sorted(parts)} in setup and on_training_start, the checkpoint "
                 f"holds {sorted(state)}; resume with the model that was saved, or override load_state_dict."
             )
-        for name, part in parts.items():
-            if name in state and part is not self._loaded.get(name):
-                part.load_state_dict(state[name])
+        with splitting(parts.values()):
+            for name, part in parts.items():
+                if name in state and part is not self._loaded.get(name):
+                    self._give(part, state[name])
         self._pending, self._loaded = None, {}
+
+    def _give(self, part: Any, state: Any) -> None:
+        """Give a part its state; networks and optimizers split what is split over the ranks by themselves."""
+        is_torchs = isinstance(part, (torch.nn.Module, Optimizer))
+        if not is_torchs and any(map(holds_split, vars(self._model).values())):
+            state = split_as(state, part.state_dict())
+        part.load_state_dict(state)
 
     def note(self) -> None:
         """Remember the parts: training is about to begin."""
@@ -495,12 +411,21 @@ class Parts:
     def _find_problems(self) -> "Iterator[str]":
         """Each begins with the name of an attribute."""
         model, saved = self._model, self.find()
-        if self._started is not None and self._is_used:
+        if self._started is not None and self.is_used:
             yield from self._find_changes(self._started, saved)
             saved = {name: part for name, part in saved.items() if name in self._started}
-        if type(model).state_dict is Model.state_dict and (name := _find_unsaved(model, saved)) is not None:
+        if type(model).state_dict is not Model.state_dict:
+            return
+        for name, part in saved.items():
+            if (kind := _find_split_kind(part)) is not None:
+                yield (
+                    f"{name} is or holds a {kind}, of whose state each rank has a part of its own, and a checkpoint "
+                    "would hold the main rank's alone. Split the network with torch.distributed.fsdp.fully_shard "
+                    "(FSDP2), whose tensors a checkpoint holds whole, and give its parameters to an ordinary optimizer"
+                )
+        if (unsaved := _find_unsaved(model, saved)) is not None:
             yield (
-                f"{name} holds parameters, networks or optimizers that no checkpoint would hold: only attributes that "
+                f"{unsaved} holds parameters, networks or optimizers that no checkpoint would hold: only attributes that "
                 "have state_dict and load_state_dict are saved. Make it an attribute of its own or part of a network "
                 "(nn.ModuleList, nn.ModuleDict, nn.ParameterList), give the object that holds it both methods, name "
                 "the attribute in transient if it never changes"
@@ -574,6 +499,13 @@ def _list_objects(part: Any) -> "list[Any]":
 def _identify(part: Any) -> "set[int]":
     """The objects whose values a part saves; none for a network without state."""
     return {id(thing) for thing in _list_objects(part) if not isinstance(thing, torch.nn.Module)}
+
+
+def _find_split_kind(part: Any) -> "str | None":
+    """Return the class that splits a part's state over the ranks in a form of its own; None if there is none."""
+    things = part.modules() if isinstance(part, torch.nn.Module) else [part]
+    kinds = [kind for thing in things for kind in type(thing).__mro__ if kind.__name__ in _SPLITTING_KINDS]
+    return next((kind.__name__ for kind in kinds if kind.__module__.startswith("torch.distributed.")), None)
 
 
 def _find_unsaved(model: Model, saved: "Collection[str]") -> "str | None":

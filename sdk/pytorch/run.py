@@ -27,8 +27,11 @@ from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.ranks import Ranks
-from proctor.sdk.pytorch.model import GIVEN, Model, Parts, Record, RunView, TrainingState, overrides
+from proctor.sdk.pytorch.distributed.shards import is_split
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.model import GIVEN, Model, Parts, overrides
 from proctor.sdk.pytorch.setup_options import Rates, SetupOptions, is_clone, read_rates
+from proctor.sdk.pytorch.state import Record, RunView, TrainingState
 from proctor.sdk.trial import is_in_trial
 
 LOGGER = logging.getLogger("proctor.sdk.pytorch")
@@ -92,7 +95,15 @@ class Run:
         self._claimed = callbacks.claims(Override.SHOULD_TRAINING_STOP)
 
     def log(self, metrics: "Mapping[str, Any]") -> None:
-        """Record metrics of the present step, on the main rank."""
+        """Record metrics of the present step, on the main rank.
+
+        :raises ConfigurationError: one is split over the ranks, on all ranks alike.
+        """
+        if split := [name for name, value in metrics.items() if is_split(value)]:
+            raise ConfigurationError(
+                f"metric {split[0]!r} is a tensor that is split over the ranks (DTensor), and only the main rank "
+                "records metrics: log value.full_tensor(), which every rank must call."
+            )
         if not self.ranks.is_main:
             return
         state, best = self.state, self.settings.best_metric

@@ -29,14 +29,18 @@ from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import Any, BinaryIO
 
+import torch
+
 from proctor import __version__
 from proctor.sdk.files import hash_file
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
-from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load, load_upgraded, upgrade
+from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, hash_outline, load, load_upgraded, upgrade
 from proctor.sdk.pytorch.config import Settings, TrainUnit
 from proctor.sdk.pytorch.distributed.ranks import Ranks
+from proctor.sdk.pytorch.distributed.shards import holds_split, join_split, split_as, splitting
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
+from proctor.sdk.pytorch.model import Model, overrides
 from proctor.sdk.pytorch.reproducibility.fingerprint import (
     Fingerprint,
     describe_device,
@@ -75,7 +79,11 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
     device, attributes = describe_device(run.device), run.attributes.take()
     streams = get_rng_state_dict()
     own = run.ranks.gather({"rng": streams, "averages": averages, "device": device, "attributes": attributes})
-    model = run.model.state_dict()  # on every rank: a sharded model may have to gather
+    # On every rank: what is split over the ranks is put together, by the model or here.
+    model, callbacks = run.model.state_dict(), run.callbacks.state_dict()
+    if not run.has_saved:
+        report_unlike_ranks(run, model)
+    model, callbacks = join_split((model, callbacks), run.ranks)
     if own is None:
         return None
     content: dict[str, Any] = {
@@ -87,7 +95,7 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
         "averages": [part["averages"] for part in own],
         "attributes": [part["attributes"] for part in own],
         "metrics": dict(run.metrics),
-        **run.callbacks.state_dict(),
+        **callbacks,
         "log_path": run.settings.log_path and str(run.settings.log_path),
         "run_path": run.settings.run_path and str(run.settings.run_path),
         "settings": describe_settings(run),
@@ -96,6 +104,36 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
     if run.model.amp_scaler is not None:
         content["amp_scaler"] = run.model.amp_scaler.state_dict()
     return content
+
+
+def report_unlike_ranks(run: Run, model: "dict[str, Any]") -> None:
+    """Refuse or report parts of a model that consist of other things on each rank (collective).
+
+    A checkpoint holds the main rank's state for all. Of a model with a `state_dict` of its own nothing is known.
+
+    :raises ConfigurationError: a network or an optimizer is such a part: a resumed run could not load its state.
+    """
+    if run.ranks.world_size == 1 or not run.parts.is_used:
+        return
+    outlines = run.ranks.gather({name: hash_outline(state) for name, state in model.items()}) or [{}]
+    unlike = [
+        (name, rank)
+        for rank, own in enumerate(outlines)
+        for name in sorted(own.keys() | outlines[0].keys())
+        if own.get(name) != outlines[0].get(name)
+    ]
+    clauses = []
+    for name, rank in run.ranks.broadcast(unlike):
+        place = f"{type(run.model).__name__}.{name}"
+        text = f"the state of {place} has another structure on rank {rank} than on the main rank"
+        if isinstance(getattr(run.model, name, None), (torch.nn.Module, torch.optim.Optimizer)):
+            raise ConfigurationError(
+                f"{text}, whose state alone a checkpoint would hold. Make it alike on all ranks; split a network over "
+                "them with torch.distributed.fsdp.fully_shard (FSDP2); or override state_dict and load_state_dict to "
+                "return and take what belongs to all ranks."
+            )
+        clauses.append(f"{text}, whose state alone is saved")
+    report_gaps(clauses, ranks=run.ranks, strict=run.settings.strict_resume)
 
 
 def describe_run(run: Run, devices: "Sequence[Fingerprint]") -> Fingerprint:
@@ -198,8 +236,12 @@ def find_tested(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> "dict[s
 
 
 def restore_model(run: Run, content: "dict[str, Any]") -> None:
-    """Give the model and its scaler back what they were."""
-    run.model.load_state_dict(content["model"])
+    """Give the model and its scaler back what they were (collective)."""
+    state, parts = content["model"], vars(run.model).values()
+    if overrides(run.model, Model.load_state_dict) and any(map(holds_split, parts)):
+        state = split_as(state, run.model.state_dict())
+    with splitting(parts):
+        run.model.load_state_dict(state)
     if run.model.amp_scaler is not None and content.get("amp_scaler"):  # one that does nothing has an empty state
         run.model.amp_scaler.load_state_dict(content["amp_scaler"])
 

@@ -23,8 +23,9 @@ from typing import Any
 from proctor.sdk import trial as sdk
 from proctor.sdk.pytorch.config import Phase, Settings, StopReason
 from proctor.sdk.pytorch.errors import ConfigurationError, MetricWarning
-from proctor.sdk.pytorch.model import Model, Record, TrainingState, overrides
+from proctor.sdk.pytorch.model import Model, overrides
 from proctor.sdk.pytorch.reproducibility.fingerprint import Fact
+from proctor.sdk.pytorch.state import Record, TrainingState
 from proctor.sdk.pytorch.trial import choose_root
 from proctor.sdk.trial import is_in_trial
 

@@ -7,9 +7,11 @@ import torch
 from proctor.sdk.pytorch.callbacks.base import Plugin
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.distributed.ranks import unwrap
+from proctor.sdk.pytorch.distributed.shards import split_as
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.model import Model, TrainingState
+from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.reproducibility.fingerprint import Fact
+from proctor.sdk.pytorch.state import TrainingState
 
 
 class EMA(Plugin):
@@ -119,6 +121,7 @@ class EMA(Plugin):
                 "network in setup as it is later."
             )
         for name, mean in self.average.items():
+            mean = self.average[name] = split_as(mean, found[name])  # one that was loaded is whole
             if mean.device != found[name].device:  # one that was loaded from a checkpoint of another device
                 self.average[name] = mean.to(found[name].device)
         return found

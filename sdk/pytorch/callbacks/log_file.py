@@ -28,7 +28,8 @@ from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.pytorch.callbacks.base import Callback, make_new, name_start
 from proctor.sdk.pytorch.config import Phase, StopReason
 from proctor.sdk.pytorch.errors import LogWarning
-from proctor.sdk.pytorch.model import Model, Record, TrainingState
+from proctor.sdk.pytorch.model import Model
+from proctor.sdk.pytorch.state import Record, TrainingState
 
 RETRY_SECONDS = 1.0
 WAITING_BYTES = 64 << 20

@@ -18,7 +18,8 @@ from typing import Any, TextIO
 
 from proctor.sdk.pytorch.callbacks.base import Callback
 from proctor.sdk.pytorch.config import Phase, Settings, StopReason
-from proctor.sdk.pytorch.model import Model, Record, TrainingState
+from proctor.sdk.pytorch.model import Model
+from proctor.sdk.pytorch.state import Record, TrainingState
 from proctor.sdk.trial import is_in_trial
 
 _STAYING = ("epochs", "iterations")  # the bar of the whole run stays on the screen

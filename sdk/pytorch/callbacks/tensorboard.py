@@ -25,7 +25,8 @@ from proctor.sdk.pytorch.callbacks.log_file import NonBlockingFile
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, read_history
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.model import Model, Record
+from proctor.sdk.pytorch.model import Model
+from proctor.sdk.pytorch.state import Record
 
 _EVENT_PREFIX = "events.out.tfevents."
 _TEST_SUFFIX = ".test"  # the files of tests are no part of the training and are left alone

@@ -21,7 +21,12 @@ from time import monotonic, sleep
 
 from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.files import name_unfinished, replace_file
-from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning, TrainerError
+from proctor.sdk.pytorch.errors import (
+    CheckpointNotStoredError,
+    CheckpointWarning,
+    TrainerError,
+    UnreadableCheckpointError,
+)
 
 LOCK_FILE = ".lock"
 LOCK_PATIENCE_SECONDS = 15.0
@@ -159,6 +164,7 @@ class BackgroundStorage:
         """Return when nothing is under way; the barrier.
 
         :raises CheckpointNotStoredError: the last work failed (reported once), or has not ended in time.
+        :raises UnreadableCheckpointError: what it stored cannot be read.
         """
         self.settle()
         if self._thread is not None and self._thread.is_alive():
@@ -168,6 +174,8 @@ class BackgroundStorage:
             )
         self._thread = None
         problem, self._problem = self._problem, None
+        if isinstance(problem, UnreadableCheckpointError):
+            raise problem
         if problem is not None:
             raise CheckpointNotStoredError(
                 f"checkpoint {self._name} could not be stored: {problem!r}. The checkpoints before it are whole; make "

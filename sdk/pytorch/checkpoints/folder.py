@@ -30,7 +30,7 @@ from proctor.sdk.pytorch.checkpoints.pointer import (
     is_whole,
     read_pointer,
 )
-from proctor.sdk.pytorch.checkpoints.serialization import copy_content, load_upgraded, write_content
+from proctor.sdk.pytorch.checkpoints.serialization import copy_content, load_upgraded, prove, write_content
 from proctor.sdk.pytorch.errors import (
     CheckpointWarning,
     ConfigurationError,
@@ -102,6 +102,7 @@ class CheckpointFolder:
         self._storage = BackgroundStorage()
         self._lock = FolderLock(self.path)
         self._superseded: Mapping[str, str] = {}  # see `Pointer`
+        self._is_proven: bool | None = None  # whether a checkpoint of this start could be read back; None: none was
         self._entries: list[Entry] = []  # newest first; changed by the background thread only while it runs
 
     def open(self, *, anew: bool = False) -> None:
@@ -152,6 +153,8 @@ class CheckpointFolder:
     def save(self, content: "dict[str, Any]", *, metadata: "str | None" = None, score: "float | None" = None) -> Path:
         """Store a checkpoint and return the path that it will have once it is whole.
 
+        The first one of each start is read back before this returns: what no run could load is no checkpoint.
+
         The history's position is added to the content. What the tensors hold now is stored, whatever happens to them
         afterwards; until it is stored, this takes as much memory as the tensors have bytes.
 
@@ -160,8 +163,9 @@ class CheckpointFolder:
         :raises TypeError: something in the content could not be loaded again.
         :raises ConfigurationError: the metadata cannot be part of a name.
         :raises CheckpointNotStoredError: the one before could not be stored, for another reason than a full disk.
+        :raises UnreadableCheckpointError: it was read back and no run could continue from it; it is removed.
         """
-        name = name_checkpoint(self.run_name, content, metadata)
+        name, proves = name_checkpoint(self.run_name, content, metadata), not self._is_proven
         self._storage.clear()
         copied = copy_content({**content, "history": asdict(self.history.position)}, self._safe_types)
 
@@ -171,12 +175,27 @@ class CheckpointFolder:
             store_file(
                 self.path / name, lambda file: written.append(write_content(copied, file)), place="trainer.checkpoint"
             )
+            if proves:
+                self._prove(self.path / name, copied)
             self._commit(Entry.of(name, written[0], copied, score))
 
         self._storage.start(name, store)
         if not self._in_background:
             self._storage.wait()
+        elif proves:
+            self._storage.settle()
+            if self._is_proven is False:
+                self._storage.wait()  # raises why
         return self.path / name
+
+    def _prove(self, path: Path, content: "dict[str, Any]") -> None:
+        try:
+            prove(path, content, self._safe_types)
+        except UnreadableCheckpointError:
+            self._is_proven = False
+            remove_file(path)
+            raise
+        self._is_proven = True
 
     def is_among_best(self, score: float) -> bool:
         """Whether a checkpoint of this score, saved now, would be kept as one of the best."""

@@ -19,6 +19,7 @@ from torch.serialization import (
 )
 
 from proctor.sdk.files import write_all
+from proctor.sdk.pytorch.distributed.shards import is_split
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 
 FORMAT = 1
@@ -29,6 +30,12 @@ STEPS: "dict[int, Callable[[Content], Content]]" = {}
 """What turns a content of format n into one of format n + 1, by n."""
 _PARTS = ("training_state", "model", "rng")
 _BLOCK_BYTES = 1 << 20
+_WRAPPED_WORDS = ("DTensor", "_rebuild_wrapper_subclass")
+_WRAPPED = (
+    "holds a tensor that wraps others, which cannot be loaded. If an earlier version saved it of a network that was "
+    "split over the ranks (FSDP2), the other ranks' shards are lost: start over with resume=False, as checkpoints hold "
+    "such tensors whole now. Otherwise save plain tensors in its place."
+)
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device})
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})  # a subclass is a class like any other
 _MAPPINGS = frozenset({dict, OrderedDict, Counter})
@@ -119,6 +126,7 @@ def load(
 ) -> "dict[str, Any]":
     """Return a checkpoint's content with its GPU tensors on `device` and its CPU tensors on the CPU.
 
+    :param device: "meta" takes the data of no tensor into memory.
     :param file: has its bytes, where they are not at `path`, which names it in errors.
     :raises UnreadableCheckpointError: it is damaged, holds what only running code could read, or is no checkpoint.
     :raises OSError: the file cannot be read.
@@ -127,6 +135,7 @@ def load(
         with safe_globals(list(safe_types)):
             content = torch.load(file or path, map_location=_relocate(device), weights_only=True)
     except UnpicklingError as problem:
+        _refuse_wrapped(path, problem)
         raise UnreadableCheckpointError(
             f"{path} holds objects that cannot be loaded without running code, or is damaged: {_find_reason(problem)}. "
             "Only plain values and tensors are loaded; name your own classes in types_for_safe_load if you trust it."
@@ -134,12 +143,18 @@ def load(
     except (OSError, MemoryError):
         raise
     except Exception as problem:  # bytes that are no pickle make the loader fail in any way
+        _refuse_wrapped(path, problem)
         raise UnreadableCheckpointError(f"{path} is damaged or no checkpoint: {_find_reason(problem)}.") from problem
     if not isinstance(content, dict):
         raise UnreadableCheckpointError(
             f"{path} is not a checkpoint: it contains a {type(content).__name__}, not a dictionary."
         )
     return content
+
+
+def _refuse_wrapped(path: Path, problem: Exception) -> None:
+    if any(word in str(problem) for word in _WRAPPED_WORDS):
+        raise UnreadableCheckpointError(f"{path} {_WRAPPED}") from problem
 
 
 def load_upgraded(path: Path, device: "torch.device | str", safe_types: "Sequence[type]" = ()) -> "dict[str, Any]":
@@ -174,12 +189,50 @@ def upgrade(content: Content, name: str) -> Content:
     return content
 
 
+def outline(value: Any, place: str = "checkpoint") -> "dict[str, str]":
+    """Return what a state consists of: by place, the classes, and of tensors the shapes and types of numbers."""
+    kind = type(value)
+    found = {place: f"{kind.__module__}.{kind.__qualname__}"}
+    if isinstance(value, torch.Tensor):
+        found[place] += f" {tuple(value.shape)} {value.dtype} {value.layout}"
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            found.update(outline(item, f"{place}[{key!r}]"))
+    elif isinstance(value, (list, tuple)) and kind not in _PLAIN:
+        found[place] += f" of {len(value)}"
+        for index, item in enumerate(value):
+            if type(item) is not int:  # of which a list may hold millions
+                found.update(outline(item, f"{place}[{index}]"))
+    return found
+
+
+def hash_outline(value: Any) -> str:
+    """Return a hash that is equal for states that consist of the same."""
+    return sha256(repr(outline(value)).encode()).hexdigest()
+
+
+def prove(path: Path, content: Content, safe_types: "Sequence[type]" = ()) -> None:
+    """Read a checkpoint back that was just written, and compare what it consists of; its tensors take no memory.
+
+    :param content: what was written.
+    :raises UnreadableCheckpointError: no run could continue from it; the text says why.
+    """
+    found, expected = outline(load(path, "meta", safe_types)), outline(content)
+    for place in sorted(found.keys() | expected.keys()):
+        if found.get(place) != expected.get(place):
+            was, is_now = (part.get(place, "nothing") for part in (expected, found))
+            raise UnreadableCheckpointError(
+                f"{path} was written and does not hold what was saved: {place} was {was}, and is {is_now} when it is "
+                "read. Save plain values and tensors in its place."
+            )
+
+
 def _relocate(device: "torch.device | str") -> "Callable[[torch.UntypedStorage, str], torch.UntypedStorage]":
     target = str(device)
 
     def place(storage: "torch.UntypedStorage", location: str) -> "torch.UntypedStorage":
         """CPU tensors stay: a stream's state and an optimizer's step counter belong there."""
-        return storage if location == "cpu" else default_restore_location(storage, target)
+        return storage if location == "cpu" and target != "meta" else default_restore_location(storage, target)
 
     return place
 
@@ -214,7 +267,7 @@ def check_content(
             inner += [(key, f"the keys of {place}"), (item, f"{place}[{key!r}]")]
     elif kind in _SEQUENCES:  # a stream's state has hundreds of integers
         inner = [(item, f"{place}[{index}]") for index, item in enumerate(value) if type(item) is not int]
-    elif not (isinstance(value, torch.Tensor) and kind in get_safe_globals()):  # torch's own and those added there
+    elif is_split(value) or not (isinstance(value, torch.Tensor) and kind in get_safe_globals()):  # torch's, and added
         raise TypeError(
             f"{place} is a {kind.__module__}.{kind.__qualname__}, which cannot be loaded again without running code. "
             "Save plain values and tensors (a NumPy number as .item(), an array as torch.from_numpy, a tensor of your "

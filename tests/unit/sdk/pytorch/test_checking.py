@@ -8,7 +8,15 @@ import torch
 from fakes.recording_model import RangeData, RecordingModel
 from torch import nn
 
-from proctor.sdk.pytorch import ConfigurationError, DataLoaderParams, Model, Plugin, Trainer, TrainingState
+from proctor.sdk.pytorch import (
+    ConfigurationError,
+    DataLoaderParams,
+    Model,
+    Plugin,
+    Trainer,
+    TrainingState,
+    UnreadableCheckpointError,
+)
 
 
 class OtherData(RangeData):
@@ -95,6 +103,41 @@ def test_a_state_that_only_training_makes_is_asked_for_when_it_is_saved(tmp_path
     fit(tmp_path, Late())
     content = torch.load(next((tmp_path / "run").glob("*.pth")), weights_only=True)
     assert content["model"] == {"late": 10}
+
+
+def _make_reduced(number: int) -> "Reduced":
+    return Reduced()
+
+
+class Reduced:
+    """Is read by a function, which the model does not name."""
+
+    def __reduce__(self) -> "tuple[Any, ...]":
+        return _make_reduced, (1,)
+
+
+def test_the_first_checkpoint_of_a_start_is_read_back_before_the_run_goes_on(tmp_path: Path) -> None:
+    class Unreadable(RecordingModel):
+        reduced: Any = 0
+
+        def state_dict(self) -> "dict[str, Any]":
+            return {"reduced": self.reduced}
+
+        def load_state_dict(self, state: "dict[str, Any]") -> None:
+            assert state == {"reduced": 0}
+
+        def types_for_safe_load(self) -> "list[type]":
+            return [Reduced]
+
+    options: dict[str, Any] = {"chkpt_frequency": 1, "chkpt_root": tmp_path, "use_cpu": True}
+    Trainer("run", total_steps=1, **options).fit(Unreadable(), RangeData(2))
+    model = Unreadable()
+    model.reduced = Reduced()
+    for _ in range(2):  # what was stored before is still there to continue from
+        with pytest.raises(UnreadableCheckpointError, match="_make_reduced was not an allowed global"):
+            Trainer("run", total_steps=9, **options).fit(model, RangeData(2))
+        assert [path.name for path in (tmp_path / "run").glob("*.pth")] == ["run_epoch_1_iter_2.pth"]
+    assert len(model.batches) == 4
 
 
 def test_C6_parts_that_a_hook_has_made_are_refused_at_the_first_save(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.distributed as dist
 from fakes.checkpoint_writer import write_checkpoint
 from fakes.full_disk import refuse
 
-from proctor.sdk.pytorch.checkpoints.serialization import _relocate, copy_content, load, write_content
+from proctor.sdk.pytorch.checkpoints.serialization import _relocate, copy_content, load, prove, write_content
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 
 
@@ -43,6 +44,7 @@ class Attack:
 
 def store(path: Path, content: "dict[str, Any]", *types: type) -> Path:
     write_checkpoint(path, content, types)
+    prove(path, content, types)
     return path
 
 
@@ -114,6 +116,31 @@ def test_C11_plain_attributes_of_a_tensor_come_back_with_it(tmp_path: Path) -> N
     assert torch.equal(found["buffer"], torch.ones(2))
 
 
+class Forgetful(dict[str, int]):
+    """Comes back as a plain dictionary."""
+
+    def __reduce__(self) -> "tuple[Any, ...]":
+        return OrderedDict, (list(self.items()),)
+
+
+def test_what_comes_back_as_something_else_than_was_saved_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableCheckpointError, match=r"checkpoint\['value'\] was .*Forgetful, and is .*OrderedDict"):
+        store(tmp_path / "a.pth", {"value": Forgetful(a=1)}, Forgetful)
+
+
+def test_a_checkpoint_of_an_earlier_version_with_the_shards_of_one_rank_is_refused(tmp_path: Path) -> None:
+    from torch.distributed.tensor import DeviceMesh, distribute_tensor
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        split = distribute_tensor(torch.ones(2), DeviceMesh("cpu", [0]))
+        torch.save({"format": 1, "model": {"weight": split}}, tmp_path / "a.pth")
+        with pytest.raises(UnreadableCheckpointError, match=r"a\.pth holds .* the other ranks' shards are lost"):
+            load(tmp_path / "a.pth")
+    finally:
+        dist.destroy_process_group()
+
+
 def test_a_file_with_something_else_than_a_dictionary_says_so(tmp_path: Path) -> None:
     torch.save([1], tmp_path / "a.pth")
     with pytest.raises(UnreadableCheckpointError, match="contains a list"):
@@ -155,7 +182,7 @@ def test_C9_a_copy_stays_as_it_is_and_shares_what_was_shared(tmp_path: Path) -> 
     assert copied["part"][0] == copied["column"][2, 0] == 7.0
 
 
-def test_C9_tensors_of_all_kinds_are_copied() -> None:
+def test_C9_tensors_of_all_kinds_are_copied_and_can_be_read_back(tmp_path: Path) -> None:
     network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     content = {
         "network": network.state_dict(),
@@ -167,6 +194,7 @@ def test_C9_tensors_of_all_kinds_are_copied() -> None:
         "expanded": torch.ones(1).expand(3),
         "meta": torch.ones(2, device="meta"),
     }
+    store(tmp_path / "a.pth", content)
     copied = copy_content(content)
     for name in ("sparse", "conjugate", "parameter", "unfinished", "empty", "expanded"):
         assert torch.equal(copied[name].to_dense(), content[name].to_dense()), name
