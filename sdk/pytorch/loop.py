@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from proctor.sdk.pytorch import snapshots, trial
-from proctor.sdk.pytorch.callbacks.base import Callback, Callbacks, ExpectedMetric, Override, identify_run
+from proctor.sdk.pytorch.callbacks.base import Callback, Callbacks, ExpectedMetric, Override, identify_run, saves_itself
 from proctor.sdk.pytorch.callbacks.progress import choose_progress
 from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.serialization import check_content
@@ -146,7 +146,11 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
             run.datamodule.bind(settings.seed, run.ranks)
             _close_at_end(stack, run.datamodule.teardown)
             run.datamodule.setup()
-            run.attributes.data = run.datamodule.get_read_here()
+            run.attributes.others = {
+                **run.datamodule.get_read_with(),
+                "the data module": run.datamodule,
+                **{f"the callback {one.state_key}": one for one in run.callbacks.own if not saves_itself(one)},
+            }
             model.setup()
             yield
         except BaseException as problem:

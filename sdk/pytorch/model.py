@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from proctor.sdk.pytorch.checkpoints.attributes import find_parts, has_state
+from proctor.sdk.pytorch.checkpoints.attributes import find_parts, has_state, open_optimizer
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.data.loaders import move_to
 from proctor.sdk.pytorch.distributed.ranks import Ranks
@@ -423,12 +423,12 @@ class Parts:
                     "would hold the main rank's alone. Split the network with torch.distributed.fsdp.fully_shard "
                     "(FSDP2), whose tensors a checkpoint holds whole, and give its parameters to an ordinary optimizer"
                 )
-        if (unsaved := _find_unsaved(model, saved)) is not None:
+        if (holder := _find_unsaved(model, saved)) is not None:
             yield (
-                f"{unsaved} holds parameters, networks or optimizers that no checkpoint would hold: only attributes that "
-                "have state_dict and load_state_dict are saved. Make it an attribute of its own or part of a network "
-                "(nn.ModuleList, nn.ModuleDict, nn.ParameterList), give the object that holds it both methods, name "
-                "the attribute in transient if it never changes"
+                f"{holder} holds parameters, networks or optimizers that no checkpoint would hold: only attributes "
+                "that have state_dict and load_state_dict are saved. Make it an attribute of its own or part of a "
+                "network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), give the object that holds it both methods, "
+                "name the attribute in transient if it never changes"
             )
 
     def _find_changes(self, started: "Mapping[str, Any]", parts: "Mapping[str, Any]") -> "Iterator[str]":
@@ -518,7 +518,8 @@ def _find_unsaved(model: Model, saved: "Collection[str]") -> "str | None":
         for part in (attributes[name], *find_parts(attributes[name], seen)):
             known.update(_identify(part))
     for name, value in attributes.items():
-        if name not in saved and any(not _identify(part) <= known for part in find_parts(value, seen)):
+        held = [item for _, item in open_optimizer(value)] if name in saved else value
+        if any(not _identify(part) <= known for part in find_parts(held, seen)):
             return name
     return None
 

@@ -11,6 +11,8 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ _MAY_DIFFER = (
     *("total_steps", "valid_frequency", "chkpt_frequency", "print_frequency", "early_stop_cycles", "best_metric"),
     *("best_mode", "keep_last", "keep_best"),
 )
+_WATCHED_PARAMETERS = 8  # of a network, to find one whose gradient is not zero
 _RATES, _OPTIONS, _PARAMETERS = "learning rates", "options of setup", "parameters of the trial"
 
 
@@ -62,6 +65,51 @@ class Outcome:
     resumed_from: "Path | None" = None
 
 
+class GradientWatch:
+    """Notices that gradients are added up over a checkpoint, which holds none.
+
+    Gradients that are there at a save may be cleared before the next backward pass. So that pass is watched: just
+    before its gradient is added to one that was there, the two are two halves of a sum.
+    """
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        self._gap = ""
+        self._has_told = False
+
+    def find_gaps(self) -> "list[str]":
+        """What was noticed, once."""
+        is_new, self._has_told = bool(self._gap) and not self._has_told, bool(self._gap)
+        return [self._gap] if is_new else []
+
+    def watch(self, model: Model) -> None:
+        """Watch one parameter of each network with a gradient, until the next backward pass or save."""
+        self._stop()
+        for part in () if self._gap else vars(model).values():
+            parameters = part.parameters() if isinstance(part, torch.nn.Module) else ()
+            waiting = (one for one in parameters if one.requires_grad and one.grad is not None and not is_split(one))
+            if (found := next(filter(_has_gradient, islice(waiting, _WATCHED_PARAMETERS)), None)) is not None:
+                self._handles.append(found.register_hook(partial(self._look, type(model).__name__, found)))
+
+    def _look(self, model: str, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
+        """Called by autograd before it adds a gradient."""
+        if self._handles and parameter.grad is not None and _has_gradient(parameter):
+            self._gap = (
+                f"{model} adds gradients up over a checkpoint, which holds none; step the optimizer and clear the "
+                "gradients where a checkpoint may be made: set accumulation_steps, and go by state.optimizer_step_now"
+            )
+        self._stop()
+
+    def _stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def _has_gradient(parameter: torch.nn.Parameter) -> bool:
+    return parameter.grad is not None and bool(parameter.grad.any())
+
+
 class Run:
     """The parts of a run, as the loop, the snapshots and the evaluation see them; made on all ranks (collective)."""
 
@@ -80,6 +128,7 @@ class Run:
         self.history = self.storage.history if self.storage and place.ranks.is_main else History(None)
         self.parts = Parts(model)
         self.attributes = TrackedAttributes(model, left_out=(*GIVEN, *model.transient))
+        self.gradients = GradientWatch()
         self.metrics: dict[str, float] = {}  # the last value of each metric; always this very object
         self.view = RunView(settings, self.state, self.metrics, self.storage.path if self.storage else None)
         self.gaps: list[str] = []  # what the switches of the kernels leave open

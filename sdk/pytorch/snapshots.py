@@ -64,13 +64,15 @@ def save_checkpoint(run: Run) -> None:
     """
     content = take_snapshot(run)
     run.parts.check()  # what the hooks have made since the run began was there for no check
-    gaps = [*run.attributes.find_gaps(), *([] if run.has_saved else run.datamodule.find_gaps())]
+    gaps = [*run.gradients.find_gaps(), *run.attributes.find_gaps()]
+    gaps += [] if run.has_saved else run.datamodule.find_gaps()
     report_gaps(gaps, ranks=run.ranks, strict=run.settings.strict_resume)
     run.has_saved = True
     if content is not None and run.storage is not None:
         metadata = run.model.append_metadata_to_chkpt_name()
         path = run.storage.save(content, metadata=metadata, score=run.score())
         run.callbacks.call("on_checkpoint", path)
+    run.gradients.watch(run.model)
 
 
 def take_snapshot(run: Run) -> "dict[str, Any] | None":

@@ -126,6 +126,11 @@ class Callback:
         """Take over what `state_dict` returned."""
 
 
+def saves_itself(callback: Callback) -> bool:
+    """Whether a callback has a state of its own making; of one that has not, plain attributes are saved."""
+    return overrides(callback, Callback.state_dict)
+
+
 class Plugin(Callback):
     """A callback that is known by an id, of which there may be several of one class."""
 

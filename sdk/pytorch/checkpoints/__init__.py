@@ -1,5 +1,6 @@
 """Checkpoints on disk: written whole, found again, pruned.
 
 Entry: `folder.CheckpointFolder`. Reading order: folder, pointer (the `latest` pointer and retention), serialization,
-filesystem, history, attributes (what is saved besides parts).
+filesystem, history, attributes (what is saved besides parts), values (in which
+form).
 """

@@ -5,27 +5,27 @@ Followed are, from the model down:
 * plain attributes (numbers, texts, tensors, arrays, collections of them), those of objects of the user's classes too;
 * that such an attribute, or an item of a collection of such objects, was removed;
 * of networks: such attributes (a dropout rate, the mode), buffers that are not persistent, and `requires_grad`;
-* random generators wherever they are, also those of datasets and collate functions that this process reads with.
+* random generators wherever they are;
+* what else a run is made of: datasets, samplers, collate functions, the data module and callbacks without a
+  `state_dict`. Here an object of the user's class is followed even where an object of a library holds it (a `Subset`).
 
 A value is saved once it differs from what it was when training began: what never changes is configuration, and a
 resumed run has that of its own start. What has changed and cannot be saved is reported.
 
-Objects of libraries are looked into for generators only: to set what they keep for themselves could break them.
+Objects of libraries are looked into for generators only: to set what they keep for themselves could break them. Of an
+optimizer of the user's class what its own code keeps is followed; `state_dict` has what torch's keeps.
 """
 
+import io
 import random
 import sys
 import sysconfig
 import types
-import weakref
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache, partial
-from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,18 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from proctor.sdk.pytorch.reproducibility.seeding import DefaultNumpyRNG, get_default_numpy_rng
+from proctor.sdk.pytorch.checkpoints.values import (
+    COMPARED_ITEMS,
+    SCALARS,
+    NotSavable,
+    check_size,
+    compare_by,
+    decode,
+    encode,
+    is_generator,
+    set_generator_state,
+)
+from proctor.sdk.pytorch.reproducibility.seeding import get_default_numpy_rng
 
 PathStep = tuple[str, Any]
 """One step down: ("attribute", name), ("item", key or index), ("buffer", name) or ("requires_grad", name)."""
@@ -44,15 +55,8 @@ ValuePath = tuple[PathStep, ...]
 MODEL = "model"
 _PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
 _LOOKED_INTO = (list, tuple, dict, deque)
-SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
-COMPARED_ITEMS = 10_000
-"""Of longer collections only the length and both ends are compared."""
-_COLLECTIONS: "dict[str, Any]" = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
-_MAPPINGS: "dict[str, Any]" = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, defaultdict)}
-_FACTORIES: "dict[str, Any]" = {kind.__name__: kind for kind in (int, float, str, list, dict, set)}
-_COMPARED_BYTES = 1 << 20
-_LARGEST_BYTES = 64 << 20
-"""Larger values are not saved, but reported."""
+_OPENED_ITEMS = 1_000
+"""Objects in longer collections of a dataset are not followed."""
 _REMOVED = {"kind": "removed", "value": None}
 _MOST_OBJECTS = 100_000
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
@@ -103,8 +107,8 @@ class TrackedAttributes:
     def __init__(self, model: Any, *, left_out: "Sequence[str]" = ()) -> None:
         self._model = model
         self._left_out = frozenset(left_out)
-        self.data: dict[str, Any] = {}
-        """What samples are read with in this process, by a name for people; followed for generators only."""
+        self.others: dict[str, Any] = {}
+        """What else the run is made of, by a name for people; each may have a `transient` as models have."""
         self._before: dict[ValuePath, Any] = {}
         self._holders: set[ValuePath] = set()
         self._gaps: list[str] = []
@@ -125,8 +129,12 @@ class TrackedAttributes:
                 gaps += self._find_late(place, walk)
                 continue
             try:
+                if not _is_of_model(place):
+                    check_size(leaf.value)
                 found.append([[list(step) for step in place], encode(leaf.value, memo)])
             except NotSavable as problem:
+                if not _is_of_model(place) and self._before.get(place) in (None, _mark(None)):
+                    continue  # made when it was first needed, as a handle to a file is
                 gaps.append(
                     f"{self._show(place)} has changed since training began and is {problem}, which no checkpoint "
                     "holds; save what matters of it in a state_dict of the model, or name it in transient if "
@@ -134,7 +142,7 @@ class TrackedAttributes:
                 )
         found += [[[list(step) for step in place], _REMOVED] for place in self._find_removed(walk)]
         for place, leaf in walk.found.items():
-            if isinstance(leaf.value, (_BaseDataLoaderIter, Iterator)):
+            if isinstance(leaf.value, (_BaseDataLoaderIter, Iterator)) and not isinstance(leaf.value, io.IOBase):
                 gaps.append(
                     f"{self._show(place)} is an iterator, whose position no checkpoint holds; give the data to the "
                     "DataModule, or make a new iterator for each pass"
@@ -186,14 +194,23 @@ class TrackedAttributes:
         ]
 
     def _walk(self) -> "_Walk":
-        walk = _Walk(_find_saved_memory(self._model))
+        walk = _Walk(_find_saved_memory(self._model), roots=(self._model, *self.others.values()))
         start: ValuePath = (("root", MODEL),)
         walk.holders |= {start: self._model, (): None}
         for name, value in vars(self._model).items():
-            if name not in self._left_out and (isinstance(value, torch.nn.Module) or not has_state(value)):
+            is_followed = isinstance(value, (torch.nn.Module, Optimizer)) or not has_state(value)
+            if name not in self._left_out and is_followed:
                 walk.follow(self._model, ("attribute", name), value, start)
-        for name, value in self.data.items():
-            walk.follow(None, ("root", name), value, whole=False)
+        walk.is_of_model = False
+        for name, value in self.others.items():
+            start = (("root", name),)
+            kind: Any = type(value)
+            walk.holders[start] = value
+            for step, item in _open(value):
+                if step[1] not in _find_left_out(kind):
+                    walk.follow(value, step, item, start, whole=_is_users(kind))
+            if is_generator(value):
+                walk.follow(None, start[0], value)
         return walk
 
     def _find_changed(self, leaves: "dict[ValuePath, _Leaf]") -> "list[tuple[ValuePath, _Leaf]]":
@@ -204,17 +221,30 @@ class TrackedAttributes:
 
     def _find_holder(self, place: ValuePath) -> _Leaf:
         """Where a value goes that this start has not made yet. Raises LookupError, AttributeError, TypeError."""
-        if place[0] != ("root", MODEL) or len(place) == 1:
+        roots = {MODEL: self._model, **self.others}
+        if place[0][1] not in roots or len(place) == 1:
             raise LookupError("it is no longer there")
-        holder = self._model
+        holder = roots[place[0][1]]
         for kind, key in place[1:-1]:
             holder = holder[key] if kind == "item" else getattr(holder, key)
-        return _Leaf(holder, place[-1])
+        kind, key = place[-1]
+        now = getattr(holder, key, None) if kind == "attribute" else None
+        return _Leaf(holder, place[-1], now if is_generator(now) else None)
 
     def _show(self, place: ValuePath) -> str:
         first = place[0][1]
         steps = (f"[{key!r}]" if kind == "item" else f".{key}" for kind, key in place[1:])
         return (type(self._model).__name__ if first == MODEL else str(first)) + "".join(steps)
+
+
+def _is_of_model(place: ValuePath) -> bool:
+    return place[0] == ("root", MODEL)
+
+
+@cache
+def _find_left_out(kind: type) -> "frozenset[str]":
+    """The attributes of data and callbacks that are not followed: the user's transient ones, and the trainer's own."""
+    return frozenset((*getattr(kind, "transient", ()), *getattr(kind, "kept_by_trainer", ())))
 
 
 def find_generators(root: Any) -> bool:
@@ -252,13 +282,16 @@ class _Walk:
     """One pass over what is followed; `found` has what it came to, `holders` where objects are that hold something.
 
     :param saved: the memory of tensors that are saved elsewhere: these, and views of them, are left out.
+    :param roots: objects that are followed by themselves, whoever else holds them.
     """
 
-    def __init__(self, saved: "frozenset[int]" = frozenset()) -> None:
+    is_of_model = True  # not of data and callbacks
+
+    def __init__(self, saved: "frozenset[int]" = frozenset(), roots: "Sequence[Any]" = ()) -> None:
         self.found: dict[ValuePath, _Leaf] = {}
         self.holders: dict[ValuePath, Any] = {}
         self._saved = saved
-        self._seen = _find_streams()
+        self._seen = {*_find_streams(), *map(id, roots)}
 
     def follow(self, holder: Any, step: PathStep, value: Any, above: ValuePath = (), *, whole: bool = True) -> None:
         """Follow one value and what it holds; `whole`: not for generators only."""
@@ -266,11 +299,16 @@ class _Walk:
         while todo and len(self._seen) < _MOST_OBJECTS:
             holder, step, value, above, whole = todo.pop()
             place = (*above, step)
+            if isinstance(value, Optimizer):
+                todo.extend((value, below, item, place, whole) for below, item in open_optimizer(value))
+                self.holders[place] = value
             if isinstance(value, (Optimizer, LRScheduler, type, types.ModuleType)):
                 continue  # saved as a part of the model, or refused; or no object at all
+            kind: Any = type(value)
+            whole = whole or (not self.is_of_model and _is_users(kind))
             is_network = whole and isinstance(value, torch.nn.Module)
             if is_generator(value) or (whole and not is_network):
-                mark = _mark(value)
+                mark = _mark(value, shared=not self.is_of_model)
                 whole = mark is None and _is_looked_into(value)
                 if not whole and not self._is_saved(value):
                     self.found[place] = _Leaf(holder, step, value, mark or id(value))
@@ -280,6 +318,10 @@ class _Walk:
                 self._seen.add(id(value))
                 self.holders[place] = value
                 held = list(_open_network(value) if is_network else _open(value))
+                if not self.is_of_model:
+                    is_long = isinstance(value, _LOOKED_INTO) and len(value) > _OPENED_ITEMS
+                    left_out = _find_left_out(kind)
+                    held = [] if is_long else [one for one in held if one[0][1] not in left_out]
                 todo.extend((value, below, item, place, whole) for below, item in reversed(held))
 
     def _is_saved(self, value: Any) -> bool:
@@ -287,9 +329,9 @@ class _Walk:
         return is_part or (is_generator(value) and id(value) in self._seen)
 
 
-def _mark(value: Any) -> Any:
+def _mark(value: Any, *, shared: bool = False) -> Any:
     try:
-        return compare_by(value)
+        return compare_by(value, shared=shared)
     except NotSavable:
         return None
 
@@ -323,6 +365,20 @@ def _find_slots(kind: type) -> "tuple[str, ...]":
     return tuple(
         name for base in users for name, slot in vars(base).items() if isinstance(slot, types.MemberDescriptorType)
     )
+
+
+@cache
+def _find_internals() -> "frozenset[str]":
+    """The attributes that torch gives to every optimizer."""
+    return frozenset({*vars(torch.optim.SGD([torch.zeros(1)])), "step", "_step_count", "_opt_called"})
+
+
+def open_optimizer(optimizer: Any) -> "Iterator[tuple[PathStep, Any]]":
+    """What an optimizer of the user's class keeps that no `state_dict` has; one with a method of its own knows best."""
+    kind: Any = type(optimizer)
+    if isinstance(optimizer, Optimizer) and _is_users(kind) and kind.state_dict is Optimizer.state_dict:
+        found = vars(optimizer).items()
+        yield from ((("attribute", name), item) for name, item in found if name not in _find_internals())
 
 
 def _open_network(module: torch.nn.Module) -> "Iterator[tuple[PathStep, Any]]":
@@ -375,6 +431,7 @@ def _find_streams() -> "set[int]":
     with suppress(RuntimeError):  # there is no NumPy
         stream = get_default_numpy_rng()
         found += [stream, stream.generator, stream.generator.bit_generator]
+        found.append(sys.modules["numpy"].random.mtrand._rand)
     return {id(stream) for stream in found}
 
 
@@ -394,163 +451,3 @@ def _locate(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage().data_ptr() or id(tensor)
     except (NotImplementedError, RuntimeError):  # sparse, or not made yet
         return id(tensor)
-
-
-# -- values: what tells whether one has changed, and its form in a checkpoint ------------------------------------------
-
-
-class NotSavable(Exception):
-    """A value has no form that a checkpoint could hold; the text says what it is."""
-
-
-@dataclass(frozen=True, eq=False)
-class _TensorVersion:
-    """A tensor as it was: the same object, and not written to since."""
-
-    tensor: "weakref.ref[torch.Tensor]"
-    version: int
-
-    def __eq__(self, other: object) -> bool:
-        is_same = isinstance(other, _TensorVersion) and self.version == other.version
-        return is_same and self.tensor() is other.tensor() is not None  # type: ignore[attr-defined]
-
-
-def compare_by(value: Any, above: "frozenset[int]" = frozenset()) -> Any:
-    """Something that is equal for equal values, and cheap to make.
-
-    :param above: the ids of the collections that hold it.
-    :raises NotSavable: it is, or holds, an object that is not compared by its value.
-    """
-    kind = type(value).__name__
-    if isinstance(value, float):
-        return kind, value.hex()  # NaN is equal to itself
-    if isinstance(value, (*SCALARS, Path, Enum)):
-        return kind, value
-    if isinstance(value, torch.Tensor):
-        if value.is_inference():
-            return kind, blake2b(value.cpu().contiguous().view(torch.uint8).numpy()).digest()
-        return _TensorVersion(weakref.ref(value), value._version)
-    if is_generator(value) and not above:
-        return object()  # always saved: another start may seed it differently
-    if _is_array(value):
-        flat = value.reshape(-1)
-        flat = flat[:: max(1, flat.nbytes // _COMPARED_BYTES)]
-        return kind, value.shape, blake2b(flat.tobytes()).digest()
-    if isinstance(value, (set, frozenset)):
-        return kind, frozenset(value)
-    if not isinstance(value, (list, tuple, deque, dict)) or id(value) in above:
-        raise _refuse(value)
-    items: Iterable[Any] = value.items() if isinstance(value, dict) else value
-    if len(value) > COMPARED_ITEMS:
-        items = [*islice(items, 100), *islice(reversed(items), 100)]  # type: ignore[call-overload]
-    above |= {id(value)}
-    return kind, len(value), tuple([compare_by(item, above) for item in items])
-
-
-def encode(value: Any, memo: "dict[int, Any]") -> Any:
-    """A value in plain values and tensors. What is shared stays shared: `memo` is that of one checkpoint.
-
-    :raises NotSavable: there is no such form.
-    """
-    if type(value) in SCALARS:
-        return value
-    if id(value) not in memo:
-        memo[id(value)] = _encode(value, memo), value  # the value is kept, lest another one get its id
-    return memo[id(value)][0]
-
-
-def _encode(value: Any, memo: "dict[int, Any]") -> "dict[str, Any]":
-    kind = type(value)
-    if (kind in (torch.Tensor, torch.nn.Parameter) or _is_array(value)) and value.nbytes > _LARGEST_BYTES:
-        raise NotSavable(f"a tensor or array of {value.nbytes >> 20} MiB")
-    if kind in (torch.Tensor, torch.nn.Parameter):
-        return {"kind": "tensor", "value": value.detach().cpu(), "on_device": value.device.type != "cpu"}
-    if _is_array(value):
-        form = {
-            "dtype": value.dtype.str,
-            "shape": list(value.shape),
-            "is_scalar": isinstance(value, sys.modules["numpy"].generic),
-        }
-        return {"kind": "array", "value": value.tobytes(), **form}
-    if is_generator(value):
-        return {"kind": "generator", "value": encode(get_generator_state(value), memo)}
-    if isinstance(value, Path):
-        return {"kind": "path", "value": str(value)}
-    factory = getattr(value.default_factory, "__name__", None) if kind is defaultdict else ""
-    if kind in _MAPPINGS.values() and (not factory or _FACTORIES.get(factory) is value.default_factory):
-        pairs = [[encode(key, memo), encode(item, memo)] for key, item in value.items()]
-        return {"kind": kind.__name__, "value": pairs, "factory": factory}
-    if kind in _COLLECTIONS.values():
-        extra = {"maxlen": value.maxlen} if kind is deque else {}
-        return {"kind": kind.__name__, "value": [encode(item, memo) for item in value], **extra}
-    raise _refuse(value)
-
-
-def decode(value: Any, memo: "dict[int, Any]", device: Any) -> Any:
-    """What `encode` was given, its tensors on the device if they were on one. Raises ValueError, KeyError."""
-    if not isinstance(value, dict):
-        return value
-    if id(value) not in memo:
-        memo[id(value)] = _decode(value, memo, device), value
-    return memo[id(value)][0]
-
-
-def _decode(value: "dict[str, Any]", memo: "dict[int, Any]", device: Any) -> Any:
-    kind, content = value["kind"], value["value"]
-    if kind == "tensor":
-        return content.to(device) if value["on_device"] else content.clone()
-    if kind == "array":
-        import numpy
-
-        array = numpy.frombuffer(content, dtype=value["dtype"]).reshape(value["shape"])
-        return array[()] if value["is_scalar"] else array.copy()
-    if kind == "generator":
-        return decode(content, memo, device)
-    if kind == "path":
-        return Path(content)
-    if kind in _MAPPINGS:
-        pairs = {decode(key, memo, device): decode(item, memo, device) for key, item in content}
-        return defaultdict(_FACTORIES[value["factory"]], pairs) if kind == "defaultdict" else _MAPPINGS[kind](pairs)
-    items = [decode(item, memo, device) for item in content]
-    return deque(items, value["maxlen"]) if kind == "deque" else _COLLECTIONS[kind](items)
-
-
-def _refuse(value: Any) -> NotSavable:
-    name = type(value).__qualname__
-    return NotSavable(f"{'an' if name[:1].upper() in 'AEIOU' else 'a'} {name}")
-
-
-def _is_array(value: Any) -> bool:
-    """Whether it is an array or a number of NumPy whose bytes say all."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject
-
-
-# -- random generators -------------------------------------------------------------------------------------------------
-
-
-def is_generator(value: Any) -> bool:
-    """Whether a value is a random generator whose state can be saved."""
-    kinds: tuple[type, ...] = (torch.Generator, random.Random, DefaultNumpyRNG)
-    if (numpy := sys.modules.get("numpy.random")) is not None:  # none of its generators exists before
-        kinds += (numpy.Generator, numpy.RandomState, numpy.BitGenerator)
-    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
-
-
-def get_generator_state(generator: Any) -> Any:
-    """The state of a random generator, of plain values, tensors and arrays."""
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if hasattr(generator, "get_state"):
-        return generator.get_state() if isinstance(generator, torch.Generator) else generator.get_state(legacy=False)
-    return getattr(generator, "bit_generator", generator).state
-
-
-def set_generator_state(generator: Any, state: Any) -> None:
-    """Let a generator continue from a state. Raises ValueError, TypeError: it is that of another kind."""
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif hasattr(generator, "set_state"):
-        generator.set_state(state)
-    else:
-        getattr(generator, "bit_generator", generator).state = state

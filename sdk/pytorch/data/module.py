@@ -3,7 +3,7 @@
 For frameworks that save what has `state_dict` and `load_state_dict`, as Lightning does, there is a loader with both.
 """
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +50,13 @@ class DataModule:
     `prepare_data` once, in the process that calls `fit`; then in each process `setup` and, when the run has ended, has
     failed or was stopped, `teardown`. `setup` calls `add_train_phase` (once for each phase of the training),
     `set_validation` and `set_testing`; the streams are seeded by then.
+
+    What changes of its plain attributes while training is saved, as that of a model and of a dataset is, except for
+    those that `transient` names.
     """
 
+    transient: "Sequence[str]" = ()
+    kept_by_trainer = ("_parts", "_seed", "_ranks", "_train_phase")
     _parts: "dict[tuple[Phase, int], _Part] | None" = None
     _seed = 0
     _ranks = Ranks()
@@ -159,14 +164,15 @@ class DataModule:
             for part in self._require_parts().values()
         }
 
-    def get_read_here(self) -> "dict[str, Any]":
-        """What this process reads samples with, by a name for people; workers read with copies of theirs."""
-        return {
-            f"the {what} of {part}": value
-            for part in self._require_parts().values()
-            for what, value in (("dataset", part.dataset), ("collate_fn", part.params.collate_fn))
-            if part.params.num_workers == 0
-        }
+    def get_read_with(self) -> "dict[str, Any]":
+        """What samples are read with, by a name for people; workers read with copies of it, made as they start."""
+        found = {}
+        for part in self._require_parts().values():
+            params = part.params
+            found[f"the dataset of {part}"] = part.dataset
+            found[f"the collate_fn of {part}"] = params.collate_fn
+            found[f"the sampler of {part}"] = params.sampler or params.batch_sampler
+        return {what: value for what, value in found.items() if value is not None}
 
     def find_gaps(self) -> "list[str]":
         """A clause for each random generator that no checkpoint can hold: in workers, and where an order is drawn."""

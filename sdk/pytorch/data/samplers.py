@@ -24,6 +24,10 @@ class ResumableSampler(Sampler):
     :param batch_size: how many indices make one batch; `start_iter` is in batches.
     """
 
+    kept_by_trainer = (
+        *("data", "batch_size", "epoch", "start_iter", "seed"),
+        *("_bound_seed", "_ranks", "_dealt", "_repeats"),
+    )
     seed: "int | None" = None  # follows the data module's
     _bound_seed = 0
     _ranks = Ranks()

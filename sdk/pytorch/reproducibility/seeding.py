@@ -1,7 +1,7 @@
 """The random streams of a run: seeded from one number, saved, restored, and derived without collisions.
 
-Four streams are global: torch's, CUDA's (of the current device), `random`'s, and the package's own NumPy generator.
-NumPy's legacy generator (`np.random.seed`) is left alone in the training process. Everything else (shuffles, workers,
+Five streams are global: torch's, CUDA's (of the current device), `random`'s, the package's own NumPy generator, and
+NumPy's legacy one (`np.random.rand`). Everything else (shuffles, workers,
 ranks) draws from private streams, each seeded by a hash of the run's seed and of what the stream is for, so that
 neighboring seeds and epochs share nothing.
 
@@ -9,6 +9,7 @@ NumPy is imported when it is first needed; without it the other streams work.
 """
 
 import random
+import sys
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
@@ -68,7 +69,10 @@ def get_default_numpy_rng() -> DefaultNumpyRNG:
 
 
 def seed_rngs(seed: "int | None" = None, skip_torch: bool = False) -> None:
-    """Seed torch (with CUDA on every device), `random`, and a new NumPy stream; None is the default seed."""
+    """Seed torch (with CUDA on every device), `random`, a new NumPy stream and NumPy's legacy generator.
+
+    :param seed: None is the default seed.
+    """
     value = _DEFAULT_SEED if seed is None else seed
     if not skip_torch:
         torch.manual_seed(value)
@@ -76,6 +80,7 @@ def seed_rngs(seed: "int | None" = None, skip_torch: bool = False) -> None:
     _Streams.reseeding = None
     try:
         _Streams.numpy = DefaultNumpyRNG(value)
+        sys.modules["numpy"].random.seed(value & 0xFFFFFFFF)
     except ImportError:
         _Streams.numpy = None
 
@@ -100,8 +105,6 @@ def seed_worker(seed: int) -> None:
     NumPy's legacy generator is seeded here too if NumPy is loaded: it belongs to the worker, PyTorch seeds it as well,
     and transforms draw from it.
     """
-    import sys
-
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     _Streams.reseeding = seed
@@ -110,10 +113,14 @@ def seed_worker(seed: int) -> None:
 
 
 def get_rng_state_dict() -> "dict[str, Any]":
-    """The state of this process's streams: `torch`, `rand`, `numpy`, and, if CUDA is used, the device's `cuda`."""
+    """The state of this process's streams: `torch`, `rand`, with NumPy `numpy` and `numpy_legacy`, and, if CUDA is
+    used, the device's `cuda`."""
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "rand": _pack(random.getstate())}
     if _Streams.numpy is not None or _Streams.reseeding is not None:
         state["numpy"] = get_default_numpy_rng().state_dict()
+        legacy = sys.modules["numpy"].random.get_state(legacy=False)
+        if legacy["bit_generator"] == "MT19937":  # unless the user has put another kind in its place
+            state["numpy_legacy"] = _pack_legacy(legacy)
     if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
@@ -126,6 +133,8 @@ def load_rng_state_dict(state: "dict[str, Any]") -> None:
     if "numpy" in state:
         _Streams.numpy, _Streams.reseeding = _Streams.numpy or DefaultNumpyRNG(0), None
         _Streams.numpy.load_state_dict(state["numpy"])
+    if "numpy_legacy" in state:  # which checkpoints of earlier versions do not have
+        sys.modules["numpy"].random.set_state(_unpack_legacy(state["numpy_legacy"]))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"].cpu())
 
@@ -140,6 +149,18 @@ def _pack(state: "tuple[Any, ...]") -> "list[Any]":
     """`random`'s state with its 625 words as one tensor, which is saved and loaded ten times as fast."""
     version, words, gauss = state
     return [version, torch.tensor(words), gauss]
+
+
+def _pack_legacy(state: "dict[str, Any]") -> "dict[str, Any]":
+    """The state of NumPy's legacy generator with its 624 words as one tensor, and of plain values."""
+    words = torch.from_numpy(state["state"]["key"].astype("int64"))
+    return {**state, "state": {"key": words, "pos": int(state["state"]["pos"])}}
+
+
+def _unpack_legacy(state: "dict[str, Any]") -> "dict[str, Any]":
+    """Read what `_pack_legacy` returned."""
+    words = state["state"]["key"].cpu().numpy().astype("uint32")
+    return {**state, "state": {**state["state"], "key": words}}
 
 
 def _unpack(state: "Sequence[Any]") -> "tuple[Any, ...]":

@@ -30,7 +30,8 @@ from proctor.sdk.pytorch import (
     Trainer,
     TrainingState,
 )
-from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes, decode, encode
+from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes
+from proctor.sdk.pytorch.checkpoints.values import decode, encode
 
 SAMPLES, BATCH, EPOCHS = 12, 4, 3
 
@@ -684,7 +685,7 @@ CHANGED = "has changed since training began and is a"
 def test_what_cannot_be_saved_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hooks: "dict[str, Any]", told: "list[str]"
 ) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.attributes._LARGEST_BYTES", 1 << 20)
+    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.values._LARGEST_BYTES", 1 << 20)
     for text, expected in zip(reported(tmp_path, **hooks), told, strict=True):
         assert re.match(f"not exact: {expected}", text)
 
