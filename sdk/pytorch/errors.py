@@ -2,7 +2,8 @@
 
     ProctorError
     └── TrainerError (RuntimeError)            what the trainer refuses
-        ├── ConfigurationError (ValueError)    options that contradict each other, or data that cannot be trained on
+        ├── ConfigurationError (ValueError)    options that contradict each other, data that cannot be trained on,
+        │                                      or a model that no checkpoint could hold
         ├── UnreadableCheckpointError          a checkpoint that is there and cannot be used
         ├── CheckpointNotStoredError           a checkpoint that the disk did not take
         ├── RankFailedError                    a process of the run died, or cannot hand over what it raised
@@ -26,7 +27,8 @@ class TrainerError(ProctorError, RuntimeError):
 
 
 class ConfigurationError(TrainerError, ValueError):
-    """Options that contradict each other or miss something, or data that cannot be trained on."""
+    """Options that contradict each other or miss something, data that cannot be trained on, or a model that no
+    checkpoint could hold."""
 
 
 class UnreadableCheckpointError(TrainerError):

@@ -187,8 +187,7 @@ def _close_at_end(stack: ExitStack, close: "Callable[[], None]") -> None:
 def _check_run(run: Run) -> None:
     """Refuse a training that could not be done as requested, and make every loader it will read (no worker starts).
 
-    :raises ConfigurationError: options, data and model do not fit together.
-    :raises TypeError: a sampler is none that can be resumed.
+    :raises ConfigurationError: options, data and model do not fit together, or a sampler cannot be resumed.
     """
     settings, data, model = run.settings, run.datamodule, type(run.model).__name__
     if settings.total_steps == 0:
@@ -294,8 +293,8 @@ def begin(run: Run, content: "dict[str, Any] | None") -> None:
 def _check_state(run: Run) -> None:
     """Refuse a model or a callback whose state no checkpoint could hold, as far as there is such a state by now.
 
-    :raises ConfigurationError: the model has parts that nothing would save.
-    :raises TypeError: a state holds what could not be loaded again safely; the text says where.
+    :raises ConfigurationError: the model has parts that nothing would save, or a state holds what could not be loaded
+        again safely; the text says where.
     """
     run.parts.check()
     found: dict[str, Any] = {}

@@ -18,13 +18,14 @@ on_testing_batch_start, test_step, on_testing_batch_end, and at the end on_testi
 A model is refused if it has parts that no checkpoint would hold: networks in a list, bare parameters, optimizers in a
 dictionary or in an object of the user's that has no `state_dict`. What is only another name for something that is saved
 is not such a part: `list(network.parameters())`, a layer of a network, a list of optimizers that are attributes too.
-Refused at a save are parts that no resumed run would have: those that `setup` and `on_training_start` make, and no
-others, are there to take over a state; and names that have got each other's objects.
+Refused at a save are parts that no resumed run would have: those that `setup` and `on_training_start` make, copies of
+their networks, and no others, can take over a state; and names that have got each other's objects.
 """
 
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from torch.optim import Optimizer
 from proctor.sdk.pytorch.checkpoints.attributes import find_parts, has_state, open_optimizer
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.data.loaders import move_to
-from proctor.sdk.pytorch.distributed.ranks import Ranks
+from proctor.sdk.pytorch.distributed.ranks import Ranks, unwrap
 from proctor.sdk.pytorch.distributed.shards import holds_split, make_whole, split_as, splitting
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.reproducibility.fingerprint import Fact
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _KEPT = ("amp_scaler", "averages", "_log", "_parts", "_options")
 GIVEN = (*_KEPT, "device", "ranks", "queue", "datamodule", "trainer", "tensorboard", "transient")
 """Attributes that the trainer sets, or that are its own."""
+_COPIES = "copies of networks"  # in a model's state, if there are some; no attribute can be called so
 _SPLITTING_KINDS = frozenset({"FullyShardedDataParallel", "ZeroRedundancyOptimizer"})
 
 
@@ -335,6 +337,7 @@ class Parts:
         self._loaded: dict[str, Any] = {}
         self._started: dict[str, Any] | None = None  # the structures of the parts that were there as training began
         self._objects: dict[int, tuple[Callable[[], Any], set[str]]] = {}  # what these consist of, and whose it is
+        self._copies: dict[str, list[Any]] = {}  # what `_find_copies` returned before the checkpoint
         self.is_used = False  # whether the checkpoint holds what `take` returns
 
     def __reduce__(self) -> "tuple[type[Parts], tuple[Model]]":
@@ -351,12 +354,16 @@ class Parts:
 
     def take(self) -> "dict[str, Any]":
         """The states of the parts that a resumed run will have, by name."""
-        self.is_used, started = True, self._started
-        return {name: part.state_dict() for name, part in self.find().items() if started is None or name in started}
+        self.is_used = True
+        copies = self._find_copies()
+        names = self.find() if self._started is None else {*self._started, *copies}
+        states = {name: part.state_dict() for name, part in self.find().items() if name in names}
+        return {**states, _COPIES: copies} if copies else states
 
     def load(self, state: "Mapping[str, Any]") -> None:
         """Give the parts their states, and those that are still to be made by `finish_loading`."""
-        self._pending = dict(state)
+        self._pending = {name: own for name, own in state.items() if name != _COPIES}
+        self._copies = dict(state.get(_COPIES) or {})
         self._loaded = {name: part for name, part in self.find().items() if name in state}
         for name, part in self._loaded.items():
             self._give(part, state[name])
@@ -367,9 +374,11 @@ class Parts:
         :param may_lack: `on_training_start`, which may make some, is not called.
         :raises ConfigurationError: other parts have been made than those of the checkpoint.
         """
-        state, parts = self._pending, self.find()
+        state = self._pending
         if state is None:
             return
+        self._make_copies()
+        parts = self.find()
         lacking = [name for name in state.keys() - parts.keys() if state[name] and not may_lack]
         surplus = [name for name in parts.keys() - state.keys() if parts[name].state_dict()]
         if lacking or surplus:
@@ -383,6 +392,30 @@ class Parts:
                     self._give(part, state[name])
         self._pending, self._loaded = None, {}
 
+    def _make_copies(self) -> None:
+        """Make the copies of networks that training made; the checkpoint has their states."""
+        parts = self.find()
+        for name, (source, is_inner) in self._copies.items():
+            if name not in parts and isinstance(whole := parts.get(source), torch.nn.Module):
+                setattr(self._model, name, deepcopy(unwrap(whole) if is_inner else whole))
+
+    def _find_copies(self) -> "dict[str, list[Any]]":
+        """By name, the networks that were made since training began as copies of one that was there: the name of that,
+        and whether they are copies of the network in its replica."""
+        parts, started = self.find(), self._started or {}
+        known = {key for name, part in parts.items() if name in started for key in _identify(part)}
+        found = {}
+        for name, part in parts.items() if self._started is not None else ():
+            if name in started or not isinstance(part, torch.nn.Module) or _identify(part) <= known:
+                continue
+            for source in started:
+                whole = parts.get(source)
+                inner = unwrap(whole) if isinstance(whole, torch.nn.Module) else whole
+                if (is_inner := is_copy(part, inner)) or is_copy(part, whole):
+                    found[name] = [source, is_inner and inner is not whole]
+                    break
+        return found
+
     def _give(self, part: Any, state: Any) -> None:
         """Give a part its state; networks and optimizers split what is split over the ranks by themselves."""
         is_torchs = isinstance(part, (torch.nn.Module, Optimizer))
@@ -392,7 +425,7 @@ class Parts:
 
     def note(self) -> None:
         """Remember the parts: training is about to begin."""
-        parts = self.find()
+        parts = {name: part for name, part in self.find().items() if name not in self._copies}
         self._started = {name: _describe_structure(part) for name, part in parts.items()}
         self._objects = {}
         for name, part in parts.items():
@@ -413,7 +446,7 @@ class Parts:
         model, saved = self._model, self.find()
         if self._started is not None and self.is_used:
             yield from self._find_changes(self._started, saved)
-            saved = {name: part for name, part in saved.items() if name in self._started}
+            saved = {name: part for name, part in saved.items() if name in {*self._started, *self._find_copies()}}
         if type(model).state_dict is not Model.state_dict:
             return
         for name, part in saved.items():
@@ -434,8 +467,9 @@ class Parts:
     def _find_changes(self, started: "Mapping[str, Any]", parts: "Mapping[str, Any]") -> "Iterator[str]":
         """What is not as a start makes it."""
         known = {key for name, part in parts.items() if name in started for key in _identify(part)}
+        copies = self._find_copies()
         for name, part in parts.items():
-            if name not in started and part.state_dict() and not (_identify(part) <= known):
+            if name not in {*started, *copies} and part.state_dict() and not (_identify(part) <= known):
                 yield (
                     f"{name} was made after training had begun, so a resumed run has nothing to load its state into. "
                     "Make it in setup or on_training_start, even if it is used later"
@@ -458,6 +492,14 @@ class Parts:
                     "objects. Keep the names as they are and save which one is in use as a plain attribute (such as an "
                     "index), copy values with load_state_dict"
                 )
+
+
+def is_copy(part: torch.nn.Module, other: Any) -> bool:
+    """Whether a network is of the class of another one, and has a state of the same names and shapes."""
+    if type(part) is not type(other):
+        return False
+    shapes = [{name: getattr(item, "shape", None) for name, item in one.state_dict().items()} for one in (part, other)]
+    return bool(shapes[0]) and shapes[0] == shapes[1]
 
 
 def _find_exchanged(name: str, part: Any, owners: "Mapping[int, Set[str]]") -> "set[str]":

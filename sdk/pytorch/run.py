@@ -223,7 +223,7 @@ def _to_number(name: str, value: Any) -> float:
         return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError) as problem:
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-        raise TypeError(
+        raise ConfigurationError(
             f"metric {name!r} must be a number or a tensor of one element; found {found}. Give each value a name."
         ) from problem
 

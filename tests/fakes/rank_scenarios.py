@@ -93,6 +93,17 @@ def _talk(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> str:
     return f"from rank {ranks.rank}"
 
 
+def order_sets() -> "list[Any]":
+    """Return in which order two ranks, started as the trainer does, have the items of a set; and what is left of it."""
+    queue = HandoverQueue()
+    launch.spawn_ranks(_order_set, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
+    return [*queue.get_all(), os.environ.get("PYTHONHASHSEED")]
+
+
+def _order_set(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> None:
+    queue.put(list({f"class {number}" for number in range(20)}))
+
+
 def take_back(root: str) -> "dict[str, Any]":
     """Train on two ranks and return what the caller has of it: of its own model, and in the checkpoint."""
     launch.START_METHOD = "fork"

@@ -99,6 +99,10 @@ class CapturedEnvironments:
         return self._known[path][1:]
 
 
+HASH_SEED = "0"
+"""The trial's PYTHONHASHSEED unless it has one: an attempt that continues another one has sets in the same order."""
+
+
 def visible_devices(launch: Launch) -> str | None:
     """CUDA_VISIBLE_DEVICES for this launch; None when its GPUs are not managed."""
     if launch.gpus is None:
@@ -117,6 +121,7 @@ def build_environment(launch: Launch, captured: Mapping[str, str], bundle: str) 
     python_path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{bundle}{os.pathsep}{python_path}" if python_path else bundle
     environment[BUNDLE_VARIABLE] = bundle
+    environment.setdefault("PYTHONHASHSEED", HASH_SEED)
     if launch.search_path:
         environment["PATH"] = f"{launch.search_path}{os.pathsep}{environment.get('PATH') or os.defpath}"
     devices = visible_devices(launch)

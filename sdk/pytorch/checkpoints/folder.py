@@ -160,8 +160,8 @@ class CheckpointFolder:
 
         :param content: in the present format, see `snapshots`.
         :param score: the value of the metric that judges the run, measured at this very point.
-        :raises TypeError: something in the content could not be loaded again.
-        :raises ConfigurationError: the metadata cannot be part of a name.
+        :raises ConfigurationError: something in the content could not be loaded again, or the metadata cannot be part
+            of a name.
         :raises CheckpointNotStoredError: the one before could not be stored, for another reason than a full disk.
         :raises UnreadableCheckpointError: it was read back and no run could continue from it; it is removed.
         """

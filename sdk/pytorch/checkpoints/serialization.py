@@ -20,7 +20,7 @@ from torch.serialization import (
 
 from proctor.sdk.files import write_all
 from proctor.sdk.pytorch.distributed.shards import is_split
-from proctor.sdk.pytorch.errors import UnreadableCheckpointError
+from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 
 FORMAT = 1
 """It changes only when the content's form does: a newer version's checkpoint of the same number can be read."""
@@ -50,7 +50,7 @@ def copy_content(content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -
     """Return a copy in the memory of the CPU, which `write_content` may write while the tensors change.
 
     :param safe_types: classes of the user that `load` will accept.
-    :raises TypeError: something in it could not be read again safely; the text says where.
+    :raises ConfigurationError: something in it could not be read again safely; the text says where.
     """
     tensors: list[torch.Tensor] = []
     check_content(content, "checkpoint", safe_types=frozenset(safe_types), tensors=tensors)
@@ -252,7 +252,7 @@ def check_content(
 
     :param place: where the value is, for the text.
     :param tensors: takes the tensors.
-    :raises TypeError: it is, or holds, something else than tensors, plain values and `safe_types`.
+    :raises ConfigurationError: it is, or holds, something else than tensors, plain values and `safe_types`.
     """
     kind = type(value)
     if tensors is not None and isinstance(value, torch.Tensor):
@@ -268,7 +268,7 @@ def check_content(
     elif kind in _SEQUENCES:  # a stream's state has hundreds of integers
         inner = [(item, f"{place}[{index}]") for index, item in enumerate(value) if type(item) is not int]
     elif is_split(value) or not (isinstance(value, torch.Tensor) and kind in get_safe_globals()):  # torch's, and added
-        raise TypeError(
+        raise ConfigurationError(
             f"{place} is a {kind.__module__}.{kind.__qualname__}, which cannot be loaded again without running code. "
             "Save plain values and tensors (a NumPy number as .item(), an array as torch.from_numpy, a tensor of your "
             "own class by .as_subclass(torch.Tensor)), or name the class in types_for_safe_load."

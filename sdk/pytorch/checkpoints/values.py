@@ -17,6 +17,7 @@ import torch
 from proctor.sdk.pytorch.reproducibility.seeding import DefaultNumpyRNG
 
 SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
+_QUICK = frozenset({int, str, bool, type(None), bytes})
 COMPARED_ITEMS = 10_000
 """Of longer collections only the length and both ends are compared."""
 _COLLECTIONS: "dict[str, Any]" = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
@@ -70,6 +71,8 @@ def compare_by(
     :raises NotSavable: it is, or holds, an object that is not compared by its value.
     """
     kind = type(value).__name__
+    if type(value) in _QUICK:  # of which a dataset may have thousands
+        return kind, value
     if isinstance(value, float):
         return kind, value.hex()  # NaN is equal to itself
     if isinstance(value, (*SCALARS, Path, Enum)):

@@ -131,8 +131,7 @@ class DataModule:
     def open(self, phase: Phase, number: int = 0) -> EpochLoader:
         """Return the loader of a phase; the same one at each call, so that persistent workers live on.
 
-        :raises ConfigurationError: there is no such data.
-        :raises TypeError: the sampler is none that can be resumed.
+        :raises ConfigurationError: there is no such data, or the sampler is none that can be resumed.
         """
         if phase is Phase.TRAINING:
             self._train_phase = number
@@ -204,7 +203,7 @@ class DataModule:
             if sampler is None:
                 sampler = self.make_sampler(part.dataset, params, phase=part.phase, seed=seed, ranks=self._ranks)
             if not isinstance(sampler, ResumableSampler):
-                raise TypeError(
+                raise ConfigurationError(
                     "a sampler must be a ResumableSampler (such as ResumableRandomSampler, ResumableSequentialSampler, "
                     f"or one of yours that derives from it); found {type(sampler).__name__}."
                 )

@@ -20,8 +20,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -60,6 +60,7 @@ START_SECONDS = 600.0
 _ADDRESS = "127.0.0.1"
 _LOST_PEER_WORDS = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl")
 _BREATH_SECONDS = 0.2
+_HASH_SEED = "PYTHONHASHSEED"
 _TORCHRUN_MARK = "TORCHELASTIC_RUN_ID"
 _TORCHRUN_ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 Work = Callable[[Ranks, torch.device, HandoverQueue], Any]
@@ -236,8 +237,9 @@ def spawn_ranks(
     children: list[Child] = []
     store = None
     try:
-        for rank, device in enumerate(devices):
-            children.append(_start(_Start(rank=rank, device=device, **shared), payload))
+        with _one_hash_seed():
+            for rank, device in enumerate(devices):
+                children.append(_start(_Start(rank=rank, device=device, **shared), payload))
         store = dist.TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
         for child in children:
             with suppress(OSError):  # one that has ended will be noticed
@@ -246,6 +248,19 @@ def spawn_ranks(
     finally:
         end_children(children)
         del store  # now, and not when an error's traceback is released: it has a thread and a port
+
+
+@contextmanager
+def _one_hash_seed() -> "Iterator[None]":
+    """Have processes that are started in it put the items of sets in the same order, each time, unless the user has
+    said which."""
+    is_ours = _HASH_SEED not in os.environ
+    os.environ.setdefault(_HASH_SEED, "0")
+    try:
+        yield
+    finally:
+        if is_ours:
+            del os.environ[_HASH_SEED]
 
 
 def _start(start: _Start, payload: bytes) -> "Child":

@@ -168,7 +168,7 @@ def gather_into_tensor(tensor: torch.Tensor, size: "Sequence[int] | None" = None
     """Return the tensors of all ranks in one, joined at the first dimension (collective).
 
     :param size: the shape of the result, if another one is wanted.
-    :raises RuntimeError: there is no process group.
+    :raises ConfigurationError: there is no process group.
     """
     parts = _require_group("gather_into_tensor").gather_tensor(tensor)
     joined = parts.flatten(0, 1) if tensor.dim() else parts
@@ -178,7 +178,7 @@ def gather_into_tensor(tensor: torch.Tensor, size: "Sequence[int] | None" = None
 def all_reduce_tensors(tensors: "torch.Tensor | Sequence[torch.Tensor]") -> torch.Tensor:
     """Return the sum over all ranks (collective): of a tensor, in place; of several alike, as a new stacked one.
 
-    :raises RuntimeError: there is no process group.
+    :raises ConfigurationError: there is no process group.
     """
     whole = tensors if isinstance(tensors, torch.Tensor) else torch.stack(list(tensors)).detach()
     return _require_group("all_reduce_tensors").sum(whole)
@@ -203,7 +203,7 @@ def local_print(*values: Any, **options: Any) -> None:
 
 def _require_group(name: str) -> Ranks:
     if not has_group():
-        raise RuntimeError(
+        raise ConfigurationError(
             f"{name} needs several processes, but there is no process group; call it if model.ranks.world_size > 1, or "
             "use model.ranks, which works with one process, too."
         )

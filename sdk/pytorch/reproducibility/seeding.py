@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from proctor.sdk.pytorch.errors import ConfigurationError
+
 _DEFAULT_SEED = 6691
 
 
@@ -56,12 +58,12 @@ def get_default_seed() -> int:
 def get_default_numpy_rng() -> DefaultNumpyRNG:
     """Return the package's NumPy stream; both `rng.random()` and `rng.generator.random()` draw from it.
 
-    :raises RuntimeError: nothing has been seeded yet.
+    :raises ConfigurationError: nothing has been seeded yet.
     """
     if _Streams.reseeding is not None:
         _Streams.numpy, _Streams.reseeding = DefaultNumpyRNG(_Streams.reseeding), None
     if _Streams.numpy is None:
-        raise RuntimeError(
+        raise ConfigurationError(
             "the NumPy stream does not exist yet: Trainer.fit and Trainer.test make it before setup; elsewhere call "
             "proctor.sdk.pytorch.seed_rngs(seed) first (and install numpy)."
         )

@@ -39,6 +39,19 @@ def test_X2_the_trainer_starts_its_ranks_itself(
     check_equal(incarnations.run(RECIPE, tmp_path, start="spawn"), alone)
 
 
+def test_ranks_have_the_items_of_sets_in_the_same_order_and_the_next_start_too(
+    incarnations: Incarnations,
+) -> None:
+    code = "print(list({f'class {number}' for number in range(20)}))"
+    expected = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, check=True
+    )
+    assert [str(found) for found in incarnations.call(SCENARIOS, "order_sets")] == [
+        *[expected.stdout.decode().strip()] * 2,
+        "None",
+    ]
+
+
 def test_X2_many_runs_at_a_time_do_not_meet(incarnations: Incarnations) -> None:
     assert incarnations.call(SCENARIOS, "talk_at_a_time", groups=4) == ["from rank 0 of 2"] * 4
 

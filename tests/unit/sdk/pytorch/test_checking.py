@@ -48,7 +48,7 @@ PLAIN_SAMPLER = DataLoaderParams(sampler=torch.utils.data.SequentialSampler(rang
 )
 def test_D6_data_that_cannot_be_read_is_refused_before_the_first_batch(data: Any, told: str) -> None:
     model = RecordingModel()
-    with pytest.raises(RuntimeError, match=told):
+    with pytest.raises(ConfigurationError, match=told):
         Trainer("run", total_steps=4, valid_frequency=2, use_cpu=True).fit(model, data)
     assert model.batches == []
 
@@ -86,7 +86,7 @@ def test_C11_a_state_that_no_checkpoint_could_hold_is_refused_before_the_first_b
         (Keeping(), [], r"checkpoint\['model'\]\['odd'\] is a .*Odd"),
         (RecordingModel(), [OddPlugin("odd")], r"checkpoint\['plugins'\]\['odd'\]\['odd'\]\[0\] is a .*Odd"),
     ):
-        with pytest.raises(RuntimeError, match=place):
+        with pytest.raises(ConfigurationError, match=place):
             fit(tmp_path, model, *plugins)
         assert model.batches == []
 

@@ -53,6 +53,13 @@ def test_the_launch_lies_over_the_captured_and_ours_over_both() -> None:
     assert "PROCTOR_FAILPOINT" not in environment
 
 
+def test_all_jobs_of_a_trial_have_sets_in_one_order_unless_the_user_has_said_which() -> None:
+    again = replace(LAUNCH, job_id="T.2")
+    assert {build_environment(launch, {}, "/b")["PYTHONHASHSEED"] for launch in (LAUNCH, again)} == {"0"}
+    assert build_environment(LAUNCH, {"PYTHONHASHSEED": "random"}, "/b")["PYTHONHASHSEED"] == "random"
+    assert build_environment(replace(LAUNCH, environment={"PYTHONHASHSEED": "5"}), {}, "/b")["PYTHONHASHSEED"] == "5"
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [

@@ -234,7 +234,7 @@ def make_average_late(model: Any) -> None:
 
 
 def make_network_late(model: Any) -> None:
-    model.late = nn.Linear(1, 1)
+    model.late = nn.Linear(2, 1)
 
 
 def remove_optimizer(model: Any) -> None:
@@ -330,6 +330,25 @@ def test_a_model_that_extends_state_dict_is_refused_at_the_first_save_too(tmp_pa
 
 
 @pytest.mark.slow
+def test_a_copy_of_a_network_that_training_makes_goes_on_as_the_best_one(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.best, model.seen = None, 0
+
+    def keep(model: Any) -> None:
+        model.seen += 1
+        if model.seen != 3:
+            model.best = copy.deepcopy(model.network)
+
+    def drop(model: Any) -> None:
+        if model.seen == 2:
+            model.best = None
+
+    def show(model: Any) -> Any:
+        return model.best and hash_state(model.best.state_dict()), model.seen
+
+    check_exact(tmp_path, show, setup=make, on_validation_end=keep, on_validation_start=drop)
+
+
 def test_parts_may_be_made_anew_while_training(tmp_path: Path) -> None:
     def make(model: Any) -> None:
         model.wrapper, model.loss = nn.DataParallel(model.network), nn.MSELoss()

@@ -1,4 +1,4 @@
-"""What datasets, samplers, collate functions, data modules, callbacks and optimizers keep goes on after a resume."""
+"""What datasets, samplers, collate functions, data modules, callbacks and optimizers keep is restored by a resume."""
 
 import warnings
 from pathlib import Path

@@ -14,7 +14,7 @@ from fakes.checkpoint_writer import write_checkpoint
 from fakes.full_disk import refuse
 
 from proctor.sdk.pytorch.checkpoints.serialization import _relocate, copy_content, load, prove, write_content
-from proctor.sdk.pytorch.errors import UnreadableCheckpointError
+from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 
 
 class Extra:
@@ -84,7 +84,7 @@ def test_C11_an_arbitrary_pickle_is_refused(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_C11_what_could_not_be_loaded_again_is_refused_when_it_is_saved(value: Any) -> None:
-    with pytest.raises(TypeError, match=r"checkpoint\['model'\].*types_for_safe_load"):
+    with pytest.raises(ConfigurationError, match=r"checkpoint\['model'\].*types_for_safe_load"):
         copy_content({"model": value})
 
 

@@ -122,7 +122,7 @@ def test_counting_the_samples_of_a_training_batch_leaves_the_phase() -> None:
 
 def test_D6_a_sampler_that_cannot_be_entered_is_a_type_error_that_names_those_that_can() -> None:
     module = make_module(sampler=range(3))
-    with pytest.raises(TypeError, match="ResumableRandomSampler, ResumableSequentialSampler"):
+    with pytest.raises(ConfigurationError, match="ResumableRandomSampler, ResumableSequentialSampler"):
         module.open(Phase.TRAINING)
 
 
