@@ -29,6 +29,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from proctor.sdk.pytorch.checkpoints.attributes import find_parts, has_state, open_optimizer
@@ -450,6 +451,12 @@ class Parts:
         if type(model).state_dict is not Model.state_dict:
             return
         for name, part in saved.items():
+            if isinstance(part, torch.nn.Module) and any(map(is_lazy, (*part.parameters(), *part.buffers()))):
+                yield (
+                    f"{name} has layers whose sizes the first batch decides, such as LazyLinear, and no resumed run "
+                    "could load their state before that. Pass a batch of zeros through the network in setup, before "
+                    "the optimizer is made"
+                )
             if (kind := _find_split_kind(part)) is not None:
                 yield (
                     f"{name} is or holds a {kind}, of whose state each rank has a part of its own, and a checkpoint "

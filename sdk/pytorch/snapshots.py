@@ -38,7 +38,7 @@ from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, hash_outline, load, load_upgraded, upgrade
 from proctor.sdk.pytorch.config import Settings, TrainUnit
 from proctor.sdk.pytorch.distributed.ranks import Ranks
-from proctor.sdk.pytorch.distributed.shards import holds_split, join_split, split_as, splitting
+from proctor.sdk.pytorch.distributed.shards import holds_split, is_split, join_split, split_as, splitting
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.model import Model, overrides
 from proctor.sdk.pytorch.reproducibility.fingerprint import (
@@ -109,23 +109,18 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
 
 
 def report_unlike_ranks(run: Run, model: "dict[str, Any]") -> None:
-    """Refuse or report parts of a model that consist of other things on each rank (collective).
+    """Refuse or report parts of a model that are not alike on all ranks (collective).
 
     A checkpoint holds the main rank's state for all. Of a model with a `state_dict` of its own nothing is known.
 
-    :raises ConfigurationError: a network or an optimizer is such a part: a resumed run could not load its state.
+    :raises ConfigurationError: a network or an optimizer consists of other things: a resumed run could not load its
+        state.
     """
     if run.ranks.world_size == 1 or not run.parts.is_used:
         return
-    outlines = run.ranks.gather({name: hash_outline(state) for name, state in model.items()}) or [{}]
-    unlike = [
-        (name, rank)
-        for rank, own in enumerate(outlines)
-        for name in sorted(own.keys() | outlines[0].keys())
-        if own.get(name) != outlines[0].get(name)
-    ]
+    outlines = run.ranks.gather({name: hash_outline(state) for name, state in model.items()})
     clauses = []
-    for name, rank in run.ranks.broadcast(unlike):
+    for name, rank in run.ranks.broadcast(_find_unlike(outlines)):
         place = f"{type(run.model).__name__}.{name}"
         text = f"the state of {place} has another structure on rank {rank} than on the main rank"
         if isinstance(getattr(run.model, name, None), (torch.nn.Module, torch.optim.Optimizer)):
@@ -135,7 +130,26 @@ def report_unlike_ranks(run: Run, model: "dict[str, Any]") -> None:
                 "return and take what belongs to all ranks."
             )
         clauses.append(f"{text}, whose state alone is saved")
+    weights = run.ranks.gather({name: _add_up(getattr(run.model, name, None)) for name in model})
+    for name, rank in run.ranks.broadcast(_find_unlike(weights)):
+        text = f"the weights of {type(run.model).__name__}.{name} on rank {rank} are not those of the main rank, which"
+        clauses.append(f"{text} alone are saved; share its gradients with wrap_for_ranks in setup")
     report_gaps(clauses, ranks=run.ranks, strict=run.settings.strict_resume)
+
+
+def _find_unlike(found: "list[dict[str, Any]] | None") -> "list[tuple[str, int]]":
+    """By what all ranks have said of each part, the parts that are not alike, each with the first such rank."""
+    main, *others = found or [{}]
+    names = sorted({name for own in others for name in own} | main.keys())
+    unlike = ((name, rank) for name in names for rank, own in enumerate(others, 1) if own.get(name) != main.get(name))
+    return list({name: (name, rank) for name, rank in reversed(list(unlike))}.values())
+
+
+def _add_up(part: Any) -> "list[str]":
+    """The sum of each of a network's parameters, as a text; equal parameters have equal sums."""
+    parameters = part.parameters() if isinstance(part, torch.nn.Module) else ()
+    whole = (one.detach() for one in parameters if not is_split(one))
+    return [repr(one.to(torch.complex128 if one.is_complex() else torch.float64).sum().item()) for one in whole]
 
 
 def describe_run(run: Run, devices: "Sequence[Fingerprint]") -> Fingerprint:

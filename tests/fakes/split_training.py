@@ -185,12 +185,28 @@ class Handmade(Model):
         self.optimizer.step()
 
 
+class Apart(Model):
+    """A network that each rank trains on its own."""
+
+    def setup(self) -> None:
+        self.network = nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.1)
+
+    def train_step(self, batch: Any, state: TrainingState) -> None:
+        self.network(batch.float().unsqueeze(1)).sum().backward()
+        self.optimizer.step()
+
+
+KINDS: "dict[str, type[Model]]" = {"zero": Redundant, "older": Older, "handmade": Handmade, "apart": Apart}
+
+
 def refuse(root: str, kind: str) -> "list[str]":
     """Train what is to be refused on two ranks, and return the class and the text of the refusal."""
     launch.START_METHOD = "fork"
-    trainer = Trainer("run", total_steps=4, chkpt_frequency=2, chkpt_root=root, processes=2, **OPTIONS)
+    options = {**OPTIONS, "processes": 2, "strict_resume": True}
+    trainer = Trainer("run", total_steps=4, chkpt_frequency=2, chkpt_root=root, **options)
     try:
-        trainer.fit({"zero": Redundant, "older": Older, "handmade": Handmade}[kind](), RangeData(8))
+        trainer.fit(KINDS[kind](), RangeData(8))
     except TrainerError as problem:
         return [type(problem).__name__, str(problem)]
     return []

@@ -43,6 +43,9 @@ class EMA(Plugin):
     def setup(self, model: Model) -> None:
         self._model, self.average, self._is_swapped = model, {}, False
 
+    def on_training_epoch_start(self, state: TrainingState, batches: int) -> None:
+        self._get_network()  # raises before the first batch, not after it
+
     def on_training_batch_end(self, state: TrainingState) -> None:
         """Take the weights into the average if they have just changed."""
         if not state.optimizer_step_now:

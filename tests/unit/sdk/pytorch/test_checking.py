@@ -9,6 +9,7 @@ from fakes.recording_model import RangeData, RecordingModel
 from torch import nn
 
 from proctor.sdk.pytorch import (
+    EMA,
     ConfigurationError,
     DataLoaderParams,
     Model,
@@ -107,6 +108,27 @@ def test_a_state_that_only_training_makes_is_asked_for_when_it_is_saved(tmp_path
 
 def _make_reduced(number: int) -> "Reduced":
     return Reduced()
+
+
+class Lazy(RecordingModel):
+    """A layer that does not know its size."""
+
+    def setup(self) -> None:
+        self.network = nn.LazyLinear(2)
+
+    state_dict, load_state_dict = Model.state_dict, Model.load_state_dict
+
+
+def test_a_layer_whose_size_is_unknown_and_an_average_without_a_network_are_refused_before_the_first_batch(
+    tmp_path: Path,
+) -> None:
+    for model, plugins, told in (
+        (Lazy(), [], r"Lazy\.network has layers whose sizes the first batch decides"),
+        (RecordingModel(), [EMA()], r"averages the model's 'network', which must be a network"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            fit(tmp_path, model, *plugins)
+        assert model.batches == []
 
 
 class Reduced:
