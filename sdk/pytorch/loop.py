@@ -146,6 +146,7 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
             run.datamodule.bind(settings.seed, run.ranks)
             _close_at_end(stack, run.datamodule.teardown)
             run.datamodule.setup()
+            run.attributes.copied = run.datamodule.get_copied()
             run.attributes.others = {
                 **run.datamodule.get_read_with(),
                 "the data module": run.datamodule,
@@ -395,6 +396,7 @@ class TrainingLoop:
             run.model.on_training_epoch_start(state.epoch)
         loader.set_epoch(state.epoch, state.batch)
         run.callbacks.call("on_training_epoch_start", state, loader.epoch_length)
+        run.attributes.mark_epoch()
         return loader
 
     def _run_batch(self, batch: Any, is_last: bool) -> None:

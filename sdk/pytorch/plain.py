@@ -124,6 +124,7 @@ def remaining_batches(run: OpenRun) -> "Iterator[Any]":
         state.global_epoch += 1
     loader.set_epoch(state.epoch, state.batch)
     run.callbacks.call("on_training_epoch_start", state, loader.epoch_length)
+    run.attributes.mark_epoch()
     for batch in run.read(loader):
         state.begin_batch(ends_window=True, by_epoch=False)
         run.callbacks.call("on_training_batch_end", state)

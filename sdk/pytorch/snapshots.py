@@ -78,7 +78,7 @@ def save_checkpoint(run: Run) -> None:
 def take_snapshot(run: Run) -> "dict[str, Any] | None":
     """Return the content of a checkpoint on the main rank, None elsewhere (collective)."""
     averages = run.model.averages.state_dict()
-    device, attributes = describe_device(run.device), run.attributes.take()
+    device, attributes = describe_device(run.device), run.attributes.take(inside_epoch=run.state.batch > 0)
     streams = get_rng_state_dict()
     own = run.ranks.gather({"rng": streams, "averages": averages, "device": device, "attributes": attributes})
     # On every rank: what is split over the ranks is put together, by the model or here.

@@ -53,6 +53,7 @@ ValuePath = tuple[PathStep, ...]
 """The way to a value; its first step is ("root", name)."""
 
 MODEL = "model"
+EPOCH, RUN = "epoch", "run"
 _PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
 _LOOKED_INTO = (list, tuple, dict, deque)
 _OPENED_ITEMS = 1_000
@@ -109,6 +110,9 @@ class TrackedAttributes:
         self._left_out = frozenset(left_out)
         self.others: dict[str, Any] = {}
         """What else the run is made of, by a name for people; each may have a `transient` as models have."""
+        self.copied: dict[str, str] = {}
+        """Those of `others` of which copies are read with: made for each `EPOCH`, or once for the `RUN`."""
+        self._epoch: dict[ValuePath, Any] = {}  # how what is copied for each epoch was at the beginning of this one
         self._before: dict[ValuePath, Any] = {}
         self._holders: set[ValuePath] = set()
         self._gaps: list[str] = []
@@ -121,10 +125,27 @@ class TrackedAttributes:
         self._before = {place: leaf.mark for place, leaf in walk.found.items()}
         self._holders = set(walk.holders)
 
-    def take(self) -> "list[Any]":
+    def mark_epoch(self) -> None:
+        """Remember what is copied now, for an epoch is about to be read."""
+        if EPOCH in self.copied.values():
+            self._epoch = {place: leaf.mark for place, leaf in self._walk().found.items()}
+
+    def take(self, *, inside_epoch: bool = False) -> "list[Any]":
         """What has changed since `mark`, as pairs of place and value that a checkpoint may hold."""
         found, gaps, memo, walk = [], list[str](), dict[int, Any](), self._walk()
         for place, leaf in self._find_changed(walk.found):
+            copied = None if is_generator(leaf.value) else self.copied.get(place[0][1])
+            if copied == RUN:
+                gaps.append(
+                    f"{self._show(place)} has changed since training began, and persistent workers read with a copy "
+                    "made before; set persistent_workers to False"
+                )
+                continue
+            if copied == EPOCH and inside_epoch and self._epoch.get(place) != leaf.mark:
+                gaps.append(
+                    f"{self._show(place)} has changed in the middle of an epoch, which is read as it was at its "
+                    "beginning, but by a resumed run as it is now; change it between epochs"
+                )
             if place[:-1] not in self._holders:
                 gaps += self._find_late(place, walk)
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
-from proctor.sdk.pytorch.checkpoints.attributes import find_generators
+from proctor.sdk.pytorch.checkpoints.attributes import EPOCH, RUN, find_generators
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader, describe_loader
 from proctor.sdk.pytorch.data.samplers import (
@@ -172,6 +172,17 @@ class DataModule:
             found[f"the collate_fn of {part}"] = params.collate_fn
             found[f"the sampler of {part}"] = params.sampler or params.batch_sampler
         return {what: value for what, value in found.items() if value is not None}
+
+    def get_copied(self) -> "dict[str, str]":
+        """By the names of `get_read_with`, for how long a copy of it is read with, or an order that it has made."""
+        found = {}
+        for part in self._require_parts().values():
+            is_training = part.phase is Phase.TRAINING  # others are read while nothing is saved
+            found[f"the sampler of {part}"] = EPOCH if is_training else ""
+            span = RUN if part.params.persistent_workers else EPOCH if is_training else ""
+            for what in ("dataset", "collate_fn"):
+                found[f"the {what} of {part}"] = span if part.params.num_workers else ""
+        return found
 
     def find_gaps(self) -> "list[str]":
         """A clause for each random generator that no checkpoint can hold: in workers, and where an order is drawn."""

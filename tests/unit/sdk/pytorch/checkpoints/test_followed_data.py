@@ -192,6 +192,45 @@ def test_a_dataset_that_keeps_more_than_a_checkpoint_should_hold_is_reported(
     assert "folder" not in texts  # transient
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "the sampler of training 0.shift has changed in the middle of an epoch"),
+        pytest.param(
+            {"num_workers": 1},
+            "the dataset of training 0.dataset.level has changed in the middle of an epoch",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            {"num_workers": 1, "persistent_workers": True},
+            "the dataset of training 0.dataset.level has changed since training began, and persistent workers",
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+def test_what_changes_after_a_copy_of_it_was_made_to_read_with_is_reported(
+    options: "dict[str, Any]", told: str, tmp_path: Path
+) -> None:
+    class Data(DataModule):
+        def setup(self) -> None:
+            self.hard, self.order = Hard(), Shifted(range(SAMPLES))
+            params = DataLoaderParams(batch_size=4, sampler=self.order, **options)
+            self.add_train_phase(Subset(self.hard, range(SAMPLES)), params)
+
+    class Shifting(Model):
+        def setup(self) -> None:
+            self.network = nn.Linear(1, 1)
+
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            data: Any = self.datamodule
+            data.hard.level, data.order.shift = data.hard.level + 1, data.order.shift + 1
+
+    common: dict[str, Any] = {"use_cpu": True, "train_unit": "iteration", "chkpt_frequency": 2, "chkpt_root": tmp_path}
+    with pytest.warns(NotExactWarning) as warned:
+        Trainer("run", total_steps=2, **common).fit(Shifting(), Data())
+    assert told in "\n".join(str(warning.message) for warning in warned)
+
+
 class Inner(Model):
     """An optimizer that makes its steps by another one, which has a state."""
 
