@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch.fx", "torch._dynamo")
 """Where networks are defined that wrap others, and whose own attributes are their own business."""
 _LIBRARIES = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")})
+"""Where a Python has its packages; others may be anywhere, as `pip install --target` puts them."""
 
 
 @dataclass(frozen=True)
@@ -440,8 +442,22 @@ def _is_users(kind: type) -> bool:
     if kind.__module__ == "__main__":
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    is_ours = kind.__module__.startswith("proctor.")
-    return file is not None and not is_ours and not str(Path(file).resolve()).startswith(_LIBRARIES)
+    if file is None or kind.__module__.startswith("proctor.") or str(Path(file).resolve()).startswith(_LIBRARIES):
+        return False
+    package, *below = kind.__module__.split(".")
+    path = Path(file).absolute()
+    folders = path.parents[len(below) + (path.stem == "__init__") :]
+    return not folders or package not in _find_installed(folders[0])
+
+
+@cache
+def _find_installed(folder: Path) -> "frozenset[str]":
+    """The packages that were installed into a folder; the user's code may lie beside them."""
+    found: set[str] = set()
+    for path in folder.glob("*.dist-info"):
+        files = Distribution.at(path).files or ()
+        found.update(file.parts[0].removesuffix(".py") for file in files)
+    return frozenset(found)
 
 
 def _find_streams() -> "set[int]":

@@ -1,6 +1,7 @@
 """What ordinary code changes while it trains, outside of networks and optimizers, is as it was after a resume."""
 
 import copy
+import importlib
 import itertools
 import pickle
 import random
@@ -517,6 +518,29 @@ def test_objects_with_slots_and_objects_in_a_deque_go_on(tmp_path: Path) -> None
         return model.meter.total, model.counted, [meter.total for meter in model.recent]
 
     assert check_exact(tmp_path, show, setup=make, train_step=count) == (9.0, 9, [18.0, 18.0])
+
+
+def test_only_the_users_own_objects_are_followed_where_packages_are_installed_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "class Counter:\n    count = 0\n"
+    for module in ("installed_package/inner.py", "installed_module.py", "own_package/inner.py", "own_module.py"):
+        (tmp_path / module).parent.mkdir(exist_ok=True)
+        (tmp_path / module).write_text(text)
+    (tmp_path / "installed-1.dist-info").mkdir()
+    record = "installed_package/inner.py,,\ninstalled_module.py,,\ninstalled-1.dist-info/RECORD,,\n"
+    (tmp_path / "installed-1.dist-info" / "RECORD").write_text(record)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ["installed_package.inner", "installed_module", "own_package.inner", "own_module"]
+    modules = {name: importlib.import_module(name) for name in names}
+    counters = {name: module.Counter() for name, module in modules.items()}
+    model: Any = Model()
+    model.device, model.held = torch.device("cpu"), list(counters.values())
+    tracked = TrackedAttributes(model)
+    tracked.mark()
+    for counter in counters.values():
+        counter.count += 1
+    assert [place[2][1] for place, _ in tracked.take()] == [2, 3]
 
 
 def test_what_is_removed_while_training_stays_removed(tmp_path: Path) -> None:
