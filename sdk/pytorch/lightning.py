@@ -11,6 +11,7 @@ and names only what is on the disk. docs/trainer.md says what Lightning does not
 
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,10 @@ from typing import Any
 from proctor.sdk import files
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, Pointer, is_whole, read_pointer
+from proctor.sdk.pytorch.checkpoints.serialization import load
 from proctor.sdk.pytorch.data.module import ResumableLoader, describe_loaders
 from proctor.sdk.pytorch.distributed.ranks import get_ranks
-from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
+from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.reproducibility.fingerprint import (
     Fingerprint,
     compare_on_ranks,
@@ -80,7 +82,7 @@ class ProctorCallback(Callback):
         self._metric = metric
         self._strict = strict_resume
         self._step = self._saved_step = 0  # the last optimizer step that was seen, and that was saved
-        self._is_postponed = False
+        self._is_postponed = self._is_proven = False
         self._left_step = self._reported_step = -1  # where the run stopped for the manager, where metrics were reported
         self._loaded: list[Any] = []
         self._loaded_options: Any = None
@@ -174,6 +176,9 @@ class ProctorCallback(Callback):
         self._folder.mkdir(parents=True, exist_ok=True)
         trainer.save_checkpoint(unfinished, weights_only=False)
         if trainer.is_global_zero:
+            if not self._is_proven:
+                _prove(unfinished)
+            self._is_proven = True
             self._commit(unfinished, path)
 
     def _commit(self, unfinished: Path, path: Path) -> None:
@@ -190,6 +195,19 @@ class ProctorCallback(Callback):
             if _OWN.fullmatch(other_path.name) and other_path.name not in names:  # superseded, or left by a kill
                 files.remove_file(other_path)
         trial.register_links(self._run_name, entry, [path], place=self._folder)
+
+
+def _prove(path: Path) -> None:
+    """Warn, at the first checkpoint of a start, that no run could continue from it as the guide's sample does."""
+    try:
+        load(path, "meta")
+    except UnreadableCheckpointError as problem:
+        what = str(problem).partition(". Only plain values")[0]
+        text = (
+            f"fit(..., weights_only=True) could not continue from this run's checkpoints: {what}. Save plain values "
+            "and tensors, or continue with weights_only=False if you trust the checkpoints."
+        )
+        warnings.warn(CheckpointWarning(text), stacklevel=2)
 
 
 def _validates(trainer: Any, batch_idx: int) -> bool:

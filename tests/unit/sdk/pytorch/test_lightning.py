@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from fakes.attempts import begin_attempt
 from fakes.frameworks import Lightning, read_reports
 from fakes.trained_models import DisturbedDigits
@@ -100,6 +101,22 @@ def test_what_a_kill_has_left_half_written_is_removed(lightning: Lightning, tmp_
         "step-90-best.ckpt",
     ]
     assert steps(tmp_path / "lightning") == [2, 17]
+
+
+class Odd:
+    """Nothing that is loaded without running code."""
+
+
+def test_a_first_checkpoint_that_no_run_could_load_is_told(lightning: Lightning, tmp_path: Path) -> None:
+    callback = lightning.ours.ProctorCallback(tmp_path, every_n_steps=1)
+    trainer = SimpleNamespace(
+        is_global_zero=True, save_checkpoint=lambda path, weights_only: torch.save({"odd": Odd()}, path)
+    )
+    with pytest.warns(CheckpointWarning, match=r"could not continue .*Odd was not an allowed"):
+        callback._save(trainer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        callback._save(trainer)  # once
 
 
 @pytest.mark.parametrize(("interval", "count"), [("step", 1), ("epoch", 0)])
