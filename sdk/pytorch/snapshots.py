@@ -81,8 +81,9 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
     device, attributes = describe_device(run.device), run.attributes.take(inside_epoch=run.state.batch > 0)
     streams = get_rng_state_dict()
     own = run.ranks.gather({"rng": streams, "averages": averages, "device": device, "attributes": attributes})
-    # On every rank: what is split over the ranks is put together, by the model or here.
-    model, callbacks = run.model.state_dict(), run.callbacks.state_dict()
+    model = run.model.state_dict()  # on every rank: what is split over the ranks is put together, by the model or here
+    is_split_up = any(map(holds_split, vars(run.model).values()))
+    callbacks = run.callbacks.state_dict() if run.ranks.is_main or is_split_up else {}
     if not run.has_saved:
         report_unlike_ranks(run, model)
     model, callbacks = join_split((model, callbacks), run.ranks)

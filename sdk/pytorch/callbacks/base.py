@@ -119,7 +119,7 @@ class Callback:
         return {}
 
     def state_dict(self) -> "dict[str, Any]":
-        """What the checkpoint keeps; it is taken on all ranks, and the main rank's is kept."""
+        """What the checkpoint keeps; taken on the main rank, and on all where the model is split over them (FSDP2)."""
         return {}
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
