@@ -194,8 +194,8 @@ def _refuse_running(path: str, old: str, running: int) -> str:
 def _refuse_no_copy(path: str) -> str:
     return (
         f"the home {path} is no copy: its manager.lock is the file that its control database knows. {_UNCHANGED}. "
-        "Start it without --copy. If it is a snapshot of a whole disk, where a copy has the same files, copy it once more "
-        "(cp -a), and start that copy with --copy"
+        "Start it without --copy. If it is a snapshot of a whole disk, where a copy has the same files, copy it once "
+        "more (cp -a), and start that copy with --copy"
     )
 
 
