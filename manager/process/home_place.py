@@ -1,4 +1,4 @@
-"""Whether a home is still the one that its control database was made in, or was moved or copied.
+"""Decide whether a home is still the one that its control database was made in, or was moved or copied.
 
 A manager acts outside its home: on trials under keepers, on machines and clusters, on checkpoints stored elsewhere.
 In a copy all of that belongs to the original. So the control database knows where its home is and which file
@@ -39,7 +39,7 @@ _MASK_AT, _BORN_AT = 0, 80  # offsets in struct statx
 
 @dataclass(frozen=True)
 class PlaceChange:
-    """What a start has to change before anything else: the home is at `place`, and was at `old`, if elsewhere."""
+    """The change that a start makes before anything else: the home is at `place`, and was at `old`, if elsewhere."""
 
     place: HomePlace
     old: str | None = None
@@ -64,8 +64,8 @@ class PlaceChange:
 
 
 def judge(home: Home, found: DatabaseFacts | None, claim: HomeClaim | None) -> PlaceChange | None:
-    """What a start has to change; None: nothing. Blocks; raises OSError, and StartError where a person must say what
-    has happened.
+    """Return what a start has to change; None for nothing. Blocks; raises OSError, and StartError where a person must
+    say what has happened.
 
     :param found: the control database of the home, if there is one.
     """
@@ -91,8 +91,8 @@ def judge(home: Home, found: DatabaseFacts | None, claim: HomeClaim | None) -> P
 
 
 def _guess_place(place: HomePlace, folders: Mapping[str, str]) -> HomePlace | None:
-    """Where a home was of which an earlier version has not written that down, by the folder of an experiment that is
-    here too. Where nothing is left at that path the home was renamed.
+    """Return where a home was, if an earlier version has not written that down: an experiment names its former folder,
+    and its folder is here. If nothing is left at the former path, the home was renamed.
 
     :param folders: of the experiments, by id.
     """
@@ -106,7 +106,7 @@ def _guess_place(place: HomePlace, folders: Mapping[str, str]) -> HomePlace | No
 
 
 def last_path(home: Home) -> str | None:
-    """Where the home was last; None where its control database does not say."""
+    """Return where the home was last; None if its control database does not say."""
     try:
         found = inspect(str(home.control_database), "control")
     except DatabaseUnusable:
@@ -115,7 +115,7 @@ def last_path(home: Home) -> str | None:
 
 
 def is_there(place: HomePlace) -> bool:
-    """Whether a home is still at this place."""
+    """Return whether a home is still at this place."""
     try:
         return identify(Home(Path(place.path)).lock_file).is_same(place.lock)
     except OSError:
@@ -123,7 +123,7 @@ def is_there(place: HomePlace) -> bool:
 
 
 def identify(path: Path) -> FileIdentity:
-    """Which file it is. Raises OSError."""
+    """Return which file a path names. Raises OSError."""
     inode = os.stat(path).st_ino
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
     try:
@@ -144,14 +144,14 @@ def _is_same_folder(path: str, other: str) -> bool:
 
 
 def _find_shared(home: Home) -> Path | None:
-    """What a copy has in common with the home that it was copied from: a link to elsewhere was copied as a link."""
+    """Return what a copy shares with the home that it was copied from: a link to elsewhere was copied as a link."""
     folders = (home.experiments_directory, home.nodes_directory, home.run_directory, home.incoming_directory)
     root = home.path.resolve()
     return next((path for path in (home.control_database, *folders) if not path.resolve().is_relative_to(root)), None)
 
 
 def _count_running(home: Home) -> int:
-    """How many trials run under reapers of this home. Their processes know its old path only."""
+    """Return how many trials run under reapers of this home. Their processes know its old path only."""
     count = 0
     for file in home.nodes_directory.glob(f"*/{JOBS_FOLDER}/*.process"):
         with suppress(OSError):
@@ -168,8 +168,8 @@ def _move_job_records(home: Home, old: str) -> None:
 
 
 def _forget_machines(home: Home) -> None:
-    """Remove by what a home is known to keepers and machines; it is made anew. The host keys that people have accepted
-    stay; so does what is behind a link."""
+    """Remove the ids and keys by which keepers and machines know a home; they are made anew. The host keys that people
+    have accepted stay; so does what is behind a link."""
     keys = (home.path / "manager.id", home.path / "keeper.key", home.keeper_certificate, home.endpoint_pointer)
     for path in (*keys, home.control_witness):
         path.unlink(missing_ok=True)

@@ -429,11 +429,11 @@ class BoundedReader(asyncio.BufferedProtocol):
         self._buffer = protocol.server_state.buffer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As the protocol."""
+        """Pass it on to the protocol."""
         self._protocol.connection_made(cast(asyncio.Transport, transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As the protocol."""
+        """Pass it on to the protocol."""
         self._protocol.connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -445,15 +445,15 @@ class BoundedReader(asyncio.BufferedProtocol):
         self._protocol.data_received(bytes(self._buffer[:nbytes]))
 
     def eof_received(self) -> None:
-        """As the protocol."""
+        """Pass it on to the protocol."""
         self._protocol.eof_received()
 
     def pause_writing(self) -> None:
-        """As the protocol."""
+        """Pass it on to the protocol."""
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """As the protocol."""
+        """Pass it on to the protocol."""
         self._protocol.resume_writing()
 
 

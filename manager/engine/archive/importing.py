@@ -188,7 +188,7 @@ class _Moved:
 
 def _decisions(rows: Sequence[TrialRow], attempts: Sequence[TrialJobRow]) -> list[DecisionRow]:
     """What made trials continue from other trials' checkpoints: a later job must know that what its trial had saved
-    before is no part of its curve any more. The requests that these answered are not in the new input log."""
+    before is no longer part of its curve. The requests that these answered are not in the new input log."""
     by_id = {row.id: row for row in rows}
     found: dict[int, DecisionRow] = {}
     for job in sorted(attempts, key=lambda each: (each.trial_id, each.number)):

@@ -271,7 +271,7 @@ async def find_offers(
     with the others from which that one's trial could continue: first the older ones, then the newer ones.
 
     A clone that was decided of the job continues from its donor's checkpoint, and so do the jobs after it as long as
-    none has registered one: what the trial had saved before is not part of its curve any more.
+    none has registered one: what the trial had saved before is no longer part of its curve.
 
     :param deleting: checkpoints whose deletion is decided and perhaps not stored yet.
     :param decision: what was decided of the job.

@@ -1,4 +1,4 @@
-"""Where the home of a control database is: what is written down of it, and what changes when it was moved or copied."""
+"""The place of a database's home: one row, and what changes in all tables when the home was moved or copied."""
 
 import json
 import os
@@ -21,26 +21,26 @@ _PATHS = ("experiments", "jobs", "checkpoint_offers", "trials", "decisions")
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """Which file it is, whatever its name: a copy is another one. `born` is Unix time in ns; 0: not known."""
+    """The identity of a file, whatever its name: a copy is another file. `born` is Unix time in ns; 0: not known."""
 
     inode: int
     born: int = 0
 
     def is_same(self, other: "FileIdentity") -> bool:
-        """Whether both are one file, as far as is known."""
+        """Return whether both are one file, as far as is known."""
         return self.inode == other.inode and (self.born == other.born or 0 in (self.born, other.born))
 
 
 @dataclass(frozen=True)
 class HomePlace:
-    """Where a home is, as an absolute path, and which file its manager.lock is."""
+    """The absolute path of a home, and the identity of its manager.lock."""
 
     path: str
     lock: FileIdentity
 
 
 def read(connection: sqlite3.Connection) -> HomePlace | None:
-    """What is written down; None where an earlier version has made the database."""
+    """Return what is written down; None if an earlier version has made the database."""
     if not connection.execute(query("home.has_place")).fetchone():
         return None
     path, lock = connection.execute(query("home.place")).fetchone()
@@ -68,12 +68,12 @@ def move(connection: sqlite3.Connection, old: str, new: str, *, time: float) -> 
 
 
 def json_prefix(path: str) -> str:
-    """How a JSON text spells a string that begins with a path below this one."""
+    """Return how a JSON text spells the beginning of a path below this one."""
     return f"{json.dumps(path)[:-1]}/"
 
 
 def outside(connection: sqlite3.Connection, home: str) -> list[ExperimentRow]:
-    """The experiments whose folders are not below the home."""
+    """Return the experiments whose folders are not below the home."""
     found = [key for key, folder in experiments.folders(connection).items() if not folder.startswith(f"{home}/")]
     return [experiments.get(connection, experiment_id) for experiment_id in found]
 
