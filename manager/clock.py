@@ -4,6 +4,8 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 
+from proctor.sdk.protocol import boot_time, read_moment, write_moment
+
 
 class Clock(ABC):
     """Wall-clock time for records, monotonic time for waits; both in seconds."""
@@ -25,6 +27,14 @@ class Clock(ABC):
             self._steady_offset = self.now() - self.monotonic()
         return self._steady_offset + self.monotonic()
 
+    def moment(self, seconds_ago: float) -> str:
+        """The moment so many seconds ago, as a text that a later manager on this machine can read."""
+        return str(self.monotonic() - seconds_ago)
+
+    def seconds_since(self, moment: str) -> float | None:
+        """How long ago that was, at least 0, however the clock was set; None after a restart of the machine."""
+        return max(self.monotonic() - float(moment), 0.0)
+
 
 class SystemClock(Clock):
     """The machine's clock."""
@@ -34,6 +44,13 @@ class SystemClock(Clock):
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def moment(self, seconds_ago: float) -> str:
+        return write_moment(boot_time() - seconds_ago)
+
+    def seconds_since(self, moment: str) -> float | None:
+        at = read_moment(moment)
+        return None if at is None else max(boot_time() - at, 0.0)
 
 
 class LoopClock(Clock):

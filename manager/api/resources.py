@@ -100,7 +100,7 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         tags=row.tags,
         archived=bool(row.archived),
         rules=row.rules,
-        usage=usage_resource(jobs.usage_of_experiment(connection, row.id, now=context.manager.clock.now())),
+        usage=usage_resource(jobs.usage_of_experiment(connection, row.id, now=context.manager.clock.steady())),
         trial_counts=counts,
         failure=explain_no_success(connection, row, counts=counts, best=best),
         no_best_reason=explain_no_best(connection, row, counts=counts, best=best),
@@ -354,7 +354,7 @@ def node_resource(context: ApiContext, node: Node, usage: JobUsage) -> models.No
 
 async def node_resources(context: ApiContext, nodes: Iterable[Node]) -> list[models.Node]:
     """Nodes as the pool knows them now, with what the store says was used on them."""
-    now = context.manager.clock.now()
+    now = context.manager.clock.steady()
     used = await context.manager.control.read(lambda connection: jobs.usage_by_node(connection, now=now))
     return [node_resource(context, node, used.get(node.id, JobUsage())) for node in nodes]
 

@@ -342,7 +342,7 @@ UPDATE trial_jobs SET {assignments} WHERE id = :id AND token = :fencing_token;
 SELECT experiment_id, node_id, sum(gpu_seconds), sum(cpu_seconds), sum(unmeasured_jobs) FROM (
     SELECT * FROM job_usage
     UNION ALL
-    SELECT experiment_id, coalesce(node_id, ''), counted_gpus * max(:now - started_at, 0), 0, 1
+    SELECT experiment_id, coalesce(node_id, ''), counted_gpus * max(:now - coalesce(runs_since, started_at), 0), 0, 1
     FROM trial_jobs INDEXED BY trial_jobs_live WHERE status <> 'ENDED' AND started_at IS NOT NULL
 )
 GROUP BY experiment_id, node_id;
@@ -351,7 +351,7 @@ GROUP BY experiment_id, node_id;
 SELECT total(gpu_seconds), total(cpu_seconds), total(unmeasured_jobs) FROM (
     SELECT gpu_seconds, cpu_seconds, unmeasured_jobs FROM job_usage WHERE experiment_id = :experiment_id
     UNION ALL
-    SELECT counted_gpus * max(:now - started_at, 0), 0, 1 FROM trial_jobs
+    SELECT counted_gpus * max(:now - coalesce(runs_since, started_at), 0), 0, 1 FROM trial_jobs
     WHERE experiment_id = :experiment_id AND status <> 'ENDED' AND started_at IS NOT NULL
 );
 
@@ -369,7 +369,8 @@ WHERE experiment_id = :experiment_id AND status = 'ENDED' AND counted_gpus > 0 A
 
 -- name: usage.of_trial
 SELECT total(counted_gpus * seconds), total(cpu_seconds), total(cpu_seconds IS NULL), sum(seconds) FROM (
-    SELECT counted_gpus, cpu_seconds, coalesce(run_seconds, max(coalesce(ended_at, :now) - started_at, 0)) AS seconds
+    SELECT counted_gpus, cpu_seconds,
+        coalesce(run_seconds, max(coalesce(ended_at - started_at, :now - coalesce(runs_since, started_at)), 0)) AS seconds
     FROM trial_jobs WHERE trial_id = :trial_id AND started_at IS NOT NULL
 );
 

@@ -244,6 +244,10 @@ class TrialJobRow(Row):
     """How long it has run, once it has ended, by a clock that nothing sets; None where that is not known."""
     verdict_seconds: float = 0.0
     """For how many of them it waited for verdicts of its trial scheduler."""
+    start_moment: str | None = None
+    """When it began, as `Clock.moment` has it; None where that is not known."""
+    runs_since: float | None = None
+    """The same by `Clock.steady` of the manager that runs; how long a running job has run is counted from it."""
 
     @property
     def seconds(self) -> float:

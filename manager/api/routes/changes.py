@@ -61,7 +61,7 @@ async def get_changes(
     """The experiment, the rows of at most 2,000 trials and 20,000 points of curves. Ask after an event of the stream, a
     few times a second at most."""
     row = await context.manager.experiment(experiment_id)
-    control, now = context.manager.control, context.manager.clock.now()
+    control, now = context.manager.control, context.manager.clock.steady()
     found = await control.read(lambda connection: changes.since(connection, experiment_id, after))
     points: list[changes.NewPoints] | None = []
     if found.metrics:

@@ -122,7 +122,7 @@ async def get_table(
     headers = {"Vary": "Accept"}
     if format is not None:
         headers["Content-Disposition"] = f'attachment; filename="{experiment_id}.{format}"'
-    now = context.manager.clock.now()
+    now = context.manager.clock.steady()
 
     control = context.manager.control
     named = columns.split(",")

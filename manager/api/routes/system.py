@@ -164,7 +164,7 @@ async def shut_down(context: Context) -> models.Accepted:
 async def get_metrics(context: Context) -> Response:
     """Prometheus' text format."""
 
-    now = context.manager.clock.now()
+    now = context.manager.clock.steady()
 
     def read(connection: sqlite3.Connection) -> ExperimentFigures:
         counts: dict[tuple[str, str], int] = {}

@@ -72,7 +72,7 @@ async def list_trials(
     """Trials in the order of `sort`, and then of their numbers."""
     experiment = await context.manager.experiment(experiment_id)
     order = _column_order(sort, maximize=is_maximized(experiment))
-    now = context.manager.clock.now()
+    now = context.manager.clock.steady()
     curve_values = await read_curve_values(context, experiment, filter=filter, sort=[order])
 
     def find(connection: sqlite3.Connection) -> trials.TrialPage[TrialRow]:
@@ -356,6 +356,6 @@ def _column_order(sort: str, *, maximize: bool) -> str:
 
 
 def _resource(context: ApiContext, connection: sqlite3.Connection, row: TrialRow, directory: str) -> models.Trial:
-    usage = jobs.usage_of_trial(connection, row.id, now=context.manager.clock.now())
+    usage = jobs.usage_of_trial(connection, row.id, now=context.manager.clock.steady())
     node_id = newest_node(connection, row)
     return trial_resource(context, row, experiment_directory=directory, node_id=node_id, usage=usage)

@@ -133,7 +133,8 @@ class ExperimentLoop:
         if self.state.row.status.counts_time:
             self.state.active_since = clock.monotonic()
         transitions.restore_retry_times(self.state, self._policy, now=clock.now(), monotonic=clock.monotonic())
-        self.state.count_gpus(now=clock.now(), monotonic=clock.monotonic())
+        if writes := self.state.count_gpus(clock):
+            await self.context.control.write(lambda c: [write(c) for write in writes])
         for trial in self.state.by_job.values():
             assert trial.job is not None
             form = self.context.forms.form(self.state.row, trial.row, trial.job)
@@ -272,7 +273,8 @@ class ExperimentLoop:
         return found
 
     def _new_turn(self) -> Turn:
-        return Turn(self.state.row.id, self.context.clock.now(), self.context.clock.monotonic())
+        clock = self.context.clock
+        return Turn(self.state.row.id, clock.now(), clock.monotonic(), clock)
 
     def _handle(self, turn: Turn, message: m.LoopMessage, donors: Mapping[str, CheckpointOffer]) -> Any:
         state = self.state
@@ -496,7 +498,7 @@ class ExperimentLoop:
         stored = await self.context.control.read(lambda c: read_state(c, experiment_id), time_limit_seconds=60.0)
         self.state.roll_back(before, stored)
         transitions.restore_retry_times(self.state, self._policy, now=clock.now(), monotonic=clock.monotonic())
-        self.state.count_gpus(now=clock.now(), monotonic=clock.monotonic())
+        self.state.count_gpus(clock)
 
     # ---- the end ----------------------------------------------------------------------------------------------------
 

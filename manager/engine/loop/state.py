@@ -9,10 +9,11 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from proctor.manager.actors import MANAGER, Actor
+from proctor.manager.clock import Clock, SystemClock
 from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.lifecycle.experiment import ExperimentProgress
 from proctor.manager.lifecycle.experiment_failures import count_end
@@ -26,7 +27,7 @@ from proctor.manager.store.rows import (
     TrialRow,
     trial_end_columns,
 )
-from proctor.manager.store.tables import dispatcher_inputs, events
+from proctor.manager.store.tables import dispatcher_inputs, events, jobs
 from proctor.training_services.capacity import Standing
 
 Write = Callable[[sqlite3.Connection], Any]
@@ -78,6 +79,18 @@ def seconds_since_start(job: TrialJobRow, now: float) -> float:
         return 0.0
     latest = now - job.started_at if job.submitted_at is None else min(now - job.started_at, now - job.submitted_at)
     return max(latest, 0.0)
+
+
+def seconds_so_far(job: TrialJobRow, clock: Clock) -> float:
+    """How long a job that runs has run. Only where the machine was restarted since it began, or an earlier version has
+    seen it begin, do the times tell."""
+    known = None if job.start_moment is None else clock.seconds_since(job.start_moment)
+    return seconds_since_start(job, clock.now()) if known is None else known
+
+
+def start_columns(seconds: float, clock: Clock) -> dict[str, Any]:
+    """The columns that say, however the clock is set, that a job has run for so long by now."""
+    return {"start_moment": clock.moment(seconds), "runs_since": clock.steady() - seconds}
 
 
 class GpuTime:
@@ -287,15 +300,19 @@ class ExperimentState:
         self.row = replace(self.row, next_sequence_id=sequence_id + 1)
         return sequence_id
 
-    def count_gpus(self, *, now: float, monotonic: float) -> None:
-        """After reading the state: count the GPUs of the jobs that run, and of those that have ended lately.
-
-        :param now: Unix time.
-        """
-        self.gpu_time.count_lately(now=now, monotonic=monotonic)
+    def count_gpus(self, clock: Clock) -> list[Write]:
+        """After reading the state: count the GPUs of the jobs that run, and of those that have ended lately. Returns
+        what tells the store, for a manager that was just started, since when they run."""
+        monotonic, writes = clock.monotonic(), list[Write]()
+        self.gpu_time.count_lately(now=clock.now(), monotonic=monotonic)
         for trial in self.by_job.values():
-            if trial.job is not None and trial.job.started_at is not None:
-                self.gpu_time.start(trial.job, monotonic - seconds_since_start(trial.job, now))
+            if (job := trial.job) is not None and job.started_at is not None:
+                seconds = seconds_so_far(job, clock)
+                self.gpu_time.start(job, monotonic - seconds)
+                columns = start_columns(seconds, clock)
+                trial.job = replace(job, **columns)
+                writes.append(partial(jobs.update, job_id=job.id, token=job.token, **columns))
+        return writes
 
     def take_answer(self, parameter_id: int) -> bool:
         """A request for this id is answered. False: it was not requested, or is answered already."""
@@ -392,6 +409,7 @@ class Turn:
     experiment_id: str
     now: float
     monotonic: float = 0.0
+    clock: Clock = field(default_factory=SystemClock)
     actor: Actor = MANAGER
     """Who has caused what is being handled. What is written is bound to the one of its moment."""
     writes: list[Write] = field(default_factory=list)

@@ -12,7 +12,7 @@ from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import hints, starts
 from proctor.manager.engine.loop.messages import Delayed, JobRefused
-from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn, seconds_since_start
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn, seconds_since_start, start_columns
 from proctor.manager.lifecycle.experiment_failures import cause_of_failure, is_worth_a_notice
 from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.retries import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
@@ -347,8 +347,10 @@ def _start_job(state: ExperimentState, turn: Turn, trial: LiveTrial, change: Sta
     started_at = change.time.timestamp()
     status, expected = JOB.after(f"job {job.id}", job.status, JobEvent.START), (job.status,)
     columns: dict[str, Any] = {"started_at": started_at, "pid": change.pid, "node_id": change.node_id or job.node_id}
+    seconds = seconds_since_start(replace(job, started_at=started_at), turn.now)
+    columns |= start_columns(seconds, turn.clock)
     trial.job = replace(job, status=status, **columns)
-    state.gpu_time.start(trial.job, turn.monotonic - seconds_since_start(trial.job, turn.now))
+    state.gpu_time.start(trial.job, turn.monotonic - seconds)
     turn.write(
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
     )

@@ -150,7 +150,7 @@ def update(connection: sqlite3.Connection, job_id: str, *, token: str, **columns
 def usage_of_experiment(connection: sqlite3.Connection, experiment_id: str, *, now: float) -> JobUsage:
     """What all jobs of an experiment have used.
 
-    :param now: Unix time, here and below.
+    :param now: Unix time by the steady clock of the manager, here and below.
     """
     values = {"experiment_id": experiment_id, "now": now}
     return _usage(*connection.execute(query("usage.of_experiment"), values).fetchone())

@@ -73,7 +73,8 @@ class SqlColumn:
 
 
 _USED = "SELECT total({what}) / 3600.0 FROM trial_jobs WHERE trial_id = t.id AND started_at IS NOT NULL"
-_RUN_SECONDS = "coalesce(run_seconds, max(coalesce(ended_at, :now) - started_at, 0))"
+_SO_FAR = ":now - coalesce(runs_since, started_at)"
+_RUN_SECONDS = f"coalesce(run_seconds, max(coalesce(ended_at - started_at, {_SO_FAR}), 0))"
 _GPU_SECONDS = f"counted_gpus * {_RUN_SECONDS}"
 _TIME = f"SELECT sum({_RUN_SECONDS}) FROM trial_jobs WHERE trial_id = t.id AND started_at IS NOT NULL"
 
@@ -107,7 +108,7 @@ COMPUTED = ("time", "gpu-hours", "cpu-hours")
 class SqlQuery:
     """The SQL of a query of one experiment's trials: expressions of columns, conditions, and the values they bind.
 
-    :param now: Unix time.
+    :param now: Unix time by the steady clock.
     :param curve_values: what `curve_columns` has found in the query.
     """
 

@@ -97,7 +97,7 @@ def read(
     :param columns: names; `*` for all that are stored, `parameter.*`, `value.*`.
     :param trial_ids: only these trials.
     :param curve_values: of the columns that `curve_columns` finds in the query.
-    :param now: Unix time, for how long running trials have run.
+    :param now: Unix time by the steady clock, for how long running trials have run.
     Raises QueryRefused.
     """
     query = SqlQuery(connection, experiment_id, now, curve_values)

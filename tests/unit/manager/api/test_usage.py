@@ -42,6 +42,32 @@ async def test_what_was_used_is_in_rest_and_in_prometheus(api: Any) -> None:
     assert (await api.get(created.path))["usage"] == pytest.approx({**used, "unmeasured_jobs": 1})
 
 
+async def test_what_running_trials_use_does_not_change_when_the_clock_is_set(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = await api.create(trial_gpu_number=2, max_trial_number=1)
+    await api.ended(created["id"])
+    [trial] = (await api.get(f"{created.path}/trials"))["items"]
+    clock = api.manager.clock
+    since, started_at = clock.steady() - 36.0, clock.now() - 36.0
+    await api.manager.control.write(
+        lambda c: c.execute(
+            "UPDATE trial_jobs SET status = 'RUNNING', ended_at = NULL, run_seconds = NULL, started_at = ?, "
+            "runs_since = ?",
+            (started_at, since),
+        )
+    )
+    await api.manager.control.write(lambda c: c.execute("DELETE FROM job_usage"))
+    now = clock.now
+    monkeypatch.setattr(clock, "now", lambda: now() + 3600.0)
+    api.manager.pool.add(trial["node_id"], "remote")
+    assert (await api.get(f"/api/v1/trials/{trial['id']}"))["run_seconds"] == pytest.approx(36.0, abs=10.0)
+    for path in (f"experiments/{created['id']}", f"trials/{trial['id']}", f"nodes/{trial['node_id']}"):
+        assert (await api.get(f"/api/v1/{path}"))["usage"]["gpu_hours"] == pytest.approx(0.02, abs=0.01), path
+    [row] = (await api.get(f"{created.path}/trials?filter=time<60"))["items"]
+    assert row["id"] == trial["id"]
+
+
 async def test_prometheus_counts_every_start_once(api: Any) -> None:
     assert "proctor_trial_start_latency_seconds_count 0.0" in (await api.client.get("/metrics")).text
     await api.ran()

@@ -84,7 +84,7 @@ RULES: Mapping[str, str | Mapping[str, str]] = {
         "members": "always 1",
         "resume_node_id": "the checkpoints of an archive are on the manager's machine",
         "stop_position": NEW_LOG,
-        **_each("save_until checkpoints", NO_JOBS_RUN),
+        **_each("save_until checkpoints start_moment runs_since", NO_JOBS_RUN),
         "resumes": BEGINS_ANEW,
         "stopped_by": "the tokens of another home mean nothing here",
     },
@@ -182,7 +182,8 @@ def _fill(served: ServedManager) -> None:
         placement=NodePlacement("gpu-1", (GpuSlot("GPU-1", 0),)).to_json(), node_id="gpu-1", pid=77, exit_code=3,
         signal=15, code_fingerprint="fingerprint", submitted_at=NOW + 1.0, started_at=NOW + 2.0, ended_at=NOW + 3602.0,
         start_reason="from checkpoint 3", resume_node_id="gpu-1", stop_position=5, save_until=NOW, resumes=1,
-        counted_gpus=0.5, cpu_seconds=12.5, run_seconds=100.0, verdict_seconds=4.0,
+        counted_gpus=0.5, cpu_seconds=12.5, run_seconds=100.0, verdict_seconds=4.0, start_moment="boot 1.0",
+        runs_since=NOW,
         checkpoints=[{"job_id": "other.1", "path": "p", "sequence": 1}], stopped_by="user",
     )  # fmt: skip
     _filled(job, but="members")

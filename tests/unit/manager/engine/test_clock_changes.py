@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from fakes.small_experiments import Scene, by_attempt, play, played, plays
+from fakes.small_experiments import Scene, SettableClock, by_attempt, play, played, plays
 
 from proctor.manager.engine.loop.state import LiveTrial, seconds_since_start
 from proctor.manager.engine.loop.stopping import soft_stop
@@ -14,6 +14,7 @@ from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import TrialJobRow
 from proctor.manager.store.tables import jobs
+from proctor.manager.store.trial_table import table
 from proctor.sdk.scheduler import TIME_TOTAL
 from proctor.training_services.base import EndReason, TrialJobForm, TrialJobStatus
 from proctor.training_services.in_memory.scripts import Final, Hang, Raw, ScriptedExit, ScriptedReport, Step
@@ -88,6 +89,28 @@ async def test_the_time_total_of_a_trial_does_not_change_when_the_clock_is_set(
     usage = await manager.control.read(lambda c: jobs.usage_of_trial(c, trial.id, now=scene.clock.now()))
     assert usage.run_seconds == pytest.approx(201.0)
     assert not [notice for notice in await scene.notices() if TIME_TOTAL in notice]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("before", [False, True], ids=["while it runs", "before its start"])
+@pytest.mark.parametrize("hours", [-1, 1])
+@played(play, script=TWENTY_STEPS)
+async def test_how_long_a_running_trial_has_run_does_not_change_when_the_clock_is_set(
+    scene: Scene, manager: Manager, /, hours: int, before: bool, restarts: bool
+) -> None:
+    scene.clock.steady()
+    scene.clock.wrong_by = hours * HOUR * before
+    await scene.create(maxTrialNumber=1, seconds=20.0)
+    if restarts:
+        scene.clock = SettableClock()  # as another process has it
+    scene.clock.wrong_by = hours * HOUR
+    manager = await scene.restart() if restarts else manager
+    trial = await scene.trial()
+    now = scene.clock.steady()
+    usage = await manager.control.read(lambda c: jobs.usage_of_trial(c, trial.id, now=now))
+    assert usage.run_seconds == pytest.approx(20.0, abs=1.5)
+    [time] = (await manager.control.read(lambda c: table.read(c, "exp", now=now, columns=["time"], limit=1))).columns
+    assert time.values == pytest.approx([20.0], abs=1.5)
 
 
 def _without_seconds(form: TrialJobForm) -> Iterator[Step]:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from fakes import small_experiments
-from fakes.small_experiments import SMALL, Scene, played
+from fakes.small_experiments import SMALL, Scene, SettableClock, played
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +38,7 @@ class GpuScene(Scene):
     config = SMALL | {"trialGpuNumber": 2}
 
     async def used(self) -> JobUsage:
-        now = self.clock.now()
+        now = self.clock.steady()
         return await self._manager.control.read(lambda c: jobs.usage_of_experiment(c, "exp", now=now))
 
 
@@ -87,6 +87,22 @@ async def test_a_limit_is_not_reached_by_setting_the_clock(scene: GpuScene, mana
     await manager.update_experiment("exp", trial_concurrency=2)  # a turn of the loop
     row = await manager.update_experiment("exp", max_trial_number=2)
     assert row.status is ExperimentStatus.RUNNING
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+@played(play)
+async def test_a_limit_is_not_reached_by_setting_the_clock_before_the_manager_is_restarted(
+    scene: GpuScene, manager: Manager, /, hours: int
+) -> None:
+    await scene.create(maxGpuHours=1, maxTrialNumber=1, seconds=0.2 * HOUR)
+    scene.clock = SettableClock()  # as another process has it
+    scene.clock.wrong_by = hours * HOUR
+    manager = await scene.restart()
+    row = await manager.update_experiment("exp", max_trial_number=2)  # a turn of the loop
+    assert row.status is ExperimentStatus.RUNNING
+    assert (await scene.used()).gpu_seconds == pytest.approx(0.4 * HOUR, abs=30.0)
+    await asyncio.sleep(0.35 * HOUR)
+    assert (await scene.row()).reason == "maxGpuHours 1 is reached"
 
 
 @played(play)
