@@ -175,7 +175,8 @@ def ended(end: End, node_id: str) -> StatusChange:
 
 
 def abandoned(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) -> StatusChange:
-    """The status change of an end that no keeper will report. `now` is Unix time."""
+    """The status change of an end that no keeper will report. `now` is Unix time. How long the job ran is not known: 0,
+    and the manager counts until its last report."""
     return StatusChange(
         job_id=job.job_id,
         token=job.token,
@@ -183,7 +184,7 @@ def abandoned(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) -
         time=datetime.fromtimestamp(now, UTC),
         detail=detail,
         node_id=job.node_id,
-        exit=Exit(reason=reason, code=None, signal=None, started_at=now, ended_at=now, detail=detail),
+        exit=Exit(reason, code=None, signal=None, started_at=now, ended_at=now, detail=detail, run_seconds=0.0),
     )
 
 

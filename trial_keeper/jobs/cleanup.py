@@ -79,12 +79,21 @@ def end_strays(ended: set[tuple[str, str]]) -> None:
             end_leftovers(tag, None)
 
 
-def unknown_exit(record: JobRecord, process: ProcessRecord | None, *, now: float) -> Exit:
-    """The end of a job of which neither a process nor an exit record that can be read is there."""
+def is_running(process: ProcessRecord | None) -> bool:
+    """Whether the trial's own process lives."""
+    return process is not None and process.boot_id == boot_id() and is_alive(process.trial.pid, process.trial.started)
+
+
+def unknown_exit(record: JobRecord, process: ProcessRecord | None, *, now: float, was_running: bool) -> Exit:
+    """The end of a job of which neither a process nor an exit record that can be read is there.
+
+    :param was_running: its process lived until now; else nobody knows how long it ran: 0, and its manager counts until
+        its last report.
+    """
     started_at = process.started_at if process is not None else now
     is_of_this_boot = (record if process is None else process).boot_id == boot_id()
-    known = process.seconds if process is not None and is_of_this_boot else None
-    waited = verdict_seconds(record.launch.directory) if known is not None else 0.0
+    known = process.seconds if process is not None and was_running else 0.0
+    waited = min(verdict_seconds(record.launch.directory), known) if known else 0.0
     if record.stop is not None:
         reason, detail = EndReason(record.stop.reason), record.stop.detail
         return Exit(reason, None, None, started_at, now, detail, run_seconds=known, verdict_seconds=waited)
@@ -272,9 +281,10 @@ def _end_without_reaper(folder: RecordFolder, record: JobRecord) -> None:
         lock_file(claim.fileno())
         if process is not None:
             send(process.reaper.pid, process.reaper.started, signal.SIGKILL)
+        was_running = is_running(process)
         end_leftovers((launch.job_id, launch.directory), process)
         if read_exit(launch.directory) is None:
-            write_exit(launch.directory, unknown_exit(record, process, now=time.time()))
+            write_exit(launch.directory, unknown_exit(record, process, now=time.time(), was_running=was_running))
 
 
 def find_processes(directory: Path) -> list[ProcessFacts]:

@@ -23,6 +23,7 @@ from proctor.trial_keeper.jobs.cleanup import (
     end_lost_job,
     end_strays,
     find_reaper,
+    is_running,
     signal_reaper,
     unknown_exit,
 )
@@ -46,7 +47,7 @@ from proctor.trial_keeper.jobs.records import (
     write_milestone,
     write_stop,
 )
-from proctor.trial_keeper.linux.identity import boot_id, describe_stop, is_alive, open_pidfd
+from proctor.trial_keeper.linux.identity import boot_id, describe_stop, open_pidfd
 from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import Cancel, EndReason, Exit, Launch, Update
 
@@ -420,6 +421,7 @@ class JobTable:
 
     async def _judge_without_reaper(self, job: Job) -> None:
         end = await asyncio.to_thread(read_exit, job.directory)
+        was_running = is_running(job.process)
         is_damaged = job.process is None and self._folder.is_damaged(job.job_id)
         was_started = job.process is not None or is_damaged or job.of_earlier_boot
         if end is None and not was_started and job.record.stop is None and job.attempts < _MOST_ATTEMPTS:
@@ -429,9 +431,9 @@ class JobTable:
             end = await asyncio.to_thread(self._why_never_started, job)
         if end is None:
             await asyncio.to_thread(end_leftovers, job.tag, job.process)
-            end = unknown_exit(job.record, job.process, now=time.time())
+            end = unknown_exit(job.record, job.process, now=time.time(), was_running=was_running)
             await asyncio.to_thread(write_exit, job.directory, end)
-        elif self._is_running(job):
+        elif was_running:  # then its reaper did not write what stands in exit.json
             await asyncio.to_thread(end_leftovers, job.tag, job.process)
         if is_damaged:
             log.error(await asyncio.to_thread(self._folder.set_process_aside, job.job_id))
@@ -443,15 +445,6 @@ class JobTable:
             return failed_exit(EndReason.NO_ROOM, clause)
         detail = f"its reaper ended {job.attempts} times before the trial started; see spawner.log"
         return failed_exit(EndReason.INFRASTRUCTURE, detail)
-
-    def _is_running(self, job: Job) -> bool:
-        """Whether the trial's own process lives: then its reaper did not write what stands in exit.json."""
-        process = job.process
-        return (
-            process is not None
-            and process.boot_id == self._boot_id
-            and is_alive(process.trial.pid, process.trial.started)
-        )
 
     def _watch_job(self, job: Job, reaper: int) -> None:
         """Wait for the reaper's end, its journals' growth and its deadline."""
@@ -481,7 +474,7 @@ class JobTable:
         end = None
         with contextlib.suppress(OSError):  # no descriptors left: it is read again
             found = read_exit(job.directory)
-            end = None if found is None or self._is_running(job) else found
+            end = None if found is None or is_running(job.process) else found
         if end is None:
             self._tasks.start(self._go_on_without_reaper(job), f"reaper of {job.job_id} lost")
         elif end.memory or end.reason == EndReason.NO_ROOM or is_reserve_used(job.directory):

@@ -98,7 +98,7 @@ class Effects:
             assert trial.job is not None
             await self.cancel(job_id, False)
             ended_at, token = self._context.clock.now(), trial.job.token
-            exit = Exit(EndReason.EXIT_UNKNOWN, None, None, 0.0, ended_at, detail)
+            exit = Exit(EndReason.EXIT_UNKNOWN, None, None, 0.0, ended_at, detail, run_seconds=0.0)
             time = datetime.fromtimestamp(ended_at, UTC)
             change = StatusChange(job_id, token, TrialJobStatus.ENDED, time, detail=detail, exit=exit)
             self._inbox.post(m.JobsChanged((change,)))

@@ -17,6 +17,7 @@ from proctor.manager.dispatcher.client.client import DispatcherRestarted, Dispat
 from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables.metrics import StoredChunk
+from proctor.sdk.json_input import LATEST_TIME
 from proctor.training_services.base import CheckpointOffer, EndReason, Exit, JobStart, StatusChange
 
 LAZY_SECONDS = 0.02
@@ -365,5 +366,9 @@ def _without_words(change: StatusChange, text: str, now: float) -> StatusChange:
     if change.exit is None:
         start = None if change.start is None else JobStart(change.start.checkpoint)
         return StatusChange(change.job_id, change.token, change.status, time, detail=text, start=start)
-    exit = Exit(change.exit.reason, None, None, 0.0, now, text, change.exit.lost, change.exit.lost_finals)
+    end = change.exit
+    by_times = end.ended_at - end.started_at if end.started_at else 0.0
+    ran = by_times if end.run_seconds is None else end.run_seconds
+    ran = min(ran, LATEST_TIME) if ran >= 0 else 0.0
+    exit = Exit(end.reason, None, None, 0.0, now, text, end.lost, end.lost_finals, run_seconds=ran)
     return replace(StatusChange(change.job_id, change.token, change.status, time, detail=text), exit=exit)

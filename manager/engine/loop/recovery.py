@@ -161,6 +161,8 @@ def _show(trial: LiveTrial, newest: _Newest, report_from: int) -> dict[str, Any]
     if final is not None and not trial.has_final:
         columns |= {"final_data": final.reported, "final_value": metric_number(final.reported)}
     if (latest := newest.latest) is not None:
+        if trial.job is not None and trial.job.number == latest.job:
+            trial.reported_seconds = latest.seconds or 0.0
         trial.latest, trial.has_latest = latest.reported, True
         if metric_number(latest.reported) is not None:
             trial.latest_with_number = latest.reported

@@ -52,6 +52,7 @@ class LiveTrial:
     decision: DecisionRow | None = None  # what its next job is to carry out
     parameters_before: tuple[int, int] | None = None  # parameter id of the jobs before the one of this number
     run_before: float = 0.0  # how long its ended jobs ran, in seconds, without their waits for verdicts
+    reported_seconds: float = 0.0  # how long its live job had run when it last reported an intermediate metric
     is_held: bool = False
     """Its trial scheduler has paused its newest job, whoever else has paused the trial."""
     milestone: int | None = None
@@ -235,7 +236,7 @@ class ExperimentState:
                 trial.waiting_since, trial.other_final = known.waiting_since, known.other_final
                 trial.has_progress, trial.has_checkpoints = known.has_progress, known.has_checkpoints
                 trial.saved_at, trial.preempted = known.saved_at, known.preempted
-                trial.milestone = known.milestone
+                trial.milestone, trial.reported_seconds = known.milestone, known.reported_seconds
         self.trials, self.by_job, self.jobless = stored.trials, stored.by_job, stored.jobless
         self.gpu_time = stored.gpu_time
 
@@ -248,7 +249,7 @@ class ExperimentState:
         """The trial's live job, or None when it has none any longer."""
         if trial.job is not None:
             self.by_job.pop(trial.job.id, None)
-        trial.job = job
+        trial.job, trial.reported_seconds = job, 0.0
         if job is None:
             self.jobless[trial.row.id] = trial
         else:

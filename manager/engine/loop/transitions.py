@@ -9,10 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.actors import MANAGER, Actor
+from proctor.manager.clock import Clock
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import hints, starts
 from proctor.manager.engine.loop.messages import Delayed, JobRefused
-from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn, seconds_since_start, start_columns
+from proctor.manager.engine.loop.state import (
+    ExperimentState,
+    LiveTrial,
+    Turn,
+    seconds_since_start,
+    seconds_so_far,
+    start_columns,
+)
 from proctor.manager.lifecycle.experiment_failures import cause_of_failure, is_worth_a_notice
 from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.retries import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
@@ -366,7 +374,7 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
     reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final, final_lost=lost)
     detail = job.detail if reason is job.stop_reason and job.detail else exit.detail or describe(exit)
     if reason is EndReason.DEADLINE and trial.run_before > 0:
-        detail = f"its {job.number} jobs ran longer together than maxTrialDuration"
+        detail = "its jobs ran longer in total than maxTrialDuration"
     if reason is job.stop_reason and job.stopped_by is not None:
         turn.actor = Actor.from_text(job.stopped_by)
     _close_job(state, turn, trial, exit, reason, detail)
@@ -437,6 +445,14 @@ def _notice_missing_final(state: ExperimentState, turn: Turn, trial: LiveTrial) 
     turn.add_notice(text, trial_id=trial.row.id)
 
 
+def _run_seconds(trial: LiveTrial, job: TrialJobRow, exit: Exit, clock: Clock) -> float | None:
+    """How long a job has run that is over. Of one whose end nobody has seen, such as one on a lost node, what is known
+    counts: until it last reported, and never the time until the end was noticed."""
+    is_unseen = exit.reason in (EndReason.EXIT_UNKNOWN, EndReason.NODE_LOST)
+    known = 0.0 if exit.run_seconds is None and is_unseen else exit.run_seconds
+    return None if known is None else max(known, min(trial.reported_seconds, seconds_so_far(job, clock)))
+
+
 def _close_job(
     state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, reason: EndReason, detail: str
 ) -> None:
@@ -452,7 +468,7 @@ def _close_job(
         "started_at": job.started_at or exit.started_at or None,
         "ended_at": exit.ended_at,
         "cpu_seconds": exit.cpu_seconds,
-        "run_seconds": exit.run_seconds,
+        "run_seconds": _run_seconds(trial, job, exit, turn.clock),
         "verdict_seconds": exit.verdict_seconds,
     }
     state.end_job(trial, replace(job, **columns), turn.monotonic)

@@ -48,6 +48,8 @@ def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, not
         apply_chunk(turn, trial, chunk, is_newest=job_number == trial.row.jobs, counts=counts)
         if chunk.damaged and trial.job is not None and trial.job.id == job_id:
             _on_damaged_checkpoint(state, turn, trial, chunk.damaged)
+        if trial.job is not None and trial.job.id == job_id:
+            trial.reported_seconds = max(trial.reported_seconds, chunk.run_seconds)
         if chunk.checkpoints:
             trial.has_checkpoints = True
             turn.retain.add(trial_id)

@@ -131,6 +131,8 @@ class StoredChunk:
     member: int = 0
     by_wall_clock: bool = False
     damaged: str = ""
+    run_seconds: float = 0.0
+    """How long the job had run at the newest of the intermediates; 0: not known."""
 
 
 def store_chunk(
@@ -209,6 +211,7 @@ def _join(first: StoredChunk, second: StoredChunk) -> StoredChunk:
         second.member,
         first.by_wall_clock or second.by_wall_clock,
         second.damaged or first.damaged,
+        max(first.run_seconds, second.run_seconds),
     )
 
 
@@ -283,6 +286,7 @@ class _StoredJournal:
             self._key["member"],
             any(ran is None for *_, ran in news.intermediates),
             news.damaged,
+            max((ran for *_, ran in news.intermediates if ran is not None), default=0.0),
         )
 
     def _trial_seconds(self, time: float, ran: float | None) -> float | None:

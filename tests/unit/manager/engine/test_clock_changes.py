@@ -4,10 +4,12 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from fakes.small_experiments import Scene, SettableClock, by_attempt, play, played, plays
 
+from proctor.manager.engine.loop.messages import JobsChanged, substitutes
 from proctor.manager.engine.loop.state import LiveTrial, seconds_since_start
 from proctor.manager.engine.loop.stopping import soft_stop
 from proctor.manager.engine.manager import Manager
@@ -16,8 +18,10 @@ from proctor.manager.store.rows import TrialJobRow
 from proctor.manager.store.tables import jobs
 from proctor.manager.store.trial_table import table
 from proctor.sdk.scheduler import TIME_TOTAL
-from proctor.training_services.base import EndReason, TrialJobForm, TrialJobStatus
+from proctor.training_services.base import EndReason, Exit, StatusChange, TrialJobForm, TrialJobStatus
 from proctor.training_services.in_memory.scripts import Final, Hang, Raw, ScriptedExit, ScriptedReport, Step
+from proctor.training_services.keepers.jobs import ExpectedJob
+from proctor.training_services.keepers.reports import abandoned
 
 HOUR = 3600.0
 LOST = ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
@@ -113,6 +117,32 @@ async def test_how_long_a_running_trial_has_run_does_not_change_when_the_clock_i
     assert time.values == pytest.approx([20.0], abs=1.5)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@played(play, script=TWENTY_STEPS)
+async def test_a_job_whose_end_nobody_has_seen_ran_until_its_last_report(
+    scene: Scene, manager: Manager, /, restarts: bool
+) -> None:
+    await scene.create(maxTrialNumber=1, seconds=35.0)
+    job = (await scene.jobs())[0]
+    manager = await scene.restart() if restarts else manager
+    lost = ExpectedJob(job.id, job.token, "exp")
+    change = abandoned(lost, EndReason.NODE_LOST, detail="lost", now=scene.clock.now() + 60 * HOUR)
+    manager._supervisor.loop("exp").inbox.post(JobsChanged((change,)))
+    await asyncio.sleep(1.0)
+    [first, *_] = await scene.jobs()
+    assert (first.end_reason, first.seconds) == (EndReason.NODE_LOST, pytest.approx(30.0, abs=1.0))
+
+
+@pytest.mark.parametrize(("known", "expected"), [(None, 50.0), (20.0, 20.0)], ids=["by times", "known"])
+def test_an_end_whose_words_cannot_be_stored_keeps_how_long_the_job_ran(known: float | None, expected: float) -> None:
+    end = Exit(EndReason.EXITED_OK, 0, None, 100.0, 150.0, run_seconds=known)
+    change = StatusChange("T.1", "t", TrialJobStatus.ENDED, datetime.fromtimestamp(150.0, UTC), exit=end)
+    short, _ = substitutes(JobsChanged((change,)), "too long", 9999.0)
+    assert isinstance(short, JobsChanged)
+    assert short.changes[0].exit is not None
+    assert short.changes[0].exit.run_seconds == expected
+
+
 def _without_seconds(form: TrialJobForm) -> Iterator[Step]:
     for second in (1.0, 2.0):
         record = {"kind": "intermediate", "value": 0.5, "time": 1_700_000_000.0 + second}
@@ -165,7 +195,7 @@ async def test_max_trial_duration_counts_all_jobs_of_a_trial_and_no_pause(scene:
     assert trial.status is TrialStatus.EARLY_STOPPED
     assert [job.end_reason for job in found] == [EndReason.NODE_LOST, EndReason.PAUSED, EndReason.DEADLINE]
     assert sum(job.seconds for job in found) == pytest.approx(20.0)
-    assert trial.reason == "its 3 jobs ran longer together than maxTrialDuration"
+    assert trial.reason == "its jobs ran longer in total than maxTrialDuration"
 
 
 @played(play, script=plays(ScriptedReport(4.0, 0.5), Hang()))
