@@ -90,7 +90,7 @@ class JobTime:
         self._started = None if text is None else read_moment(text)
         self._path = f"{directory}/{WAITS_FILE}"
         self._waited: float | None = None  # None: the file was not read yet
-        self._since = 0.0
+        self._since = self._longest = 0.0
 
     def seconds(self) -> "float | None":
         """Return how long the job has run, without its waits for verdicts; None where its start is not known."""
@@ -99,18 +99,18 @@ class JobTime:
         now = self._clock()
         return max(0.0, now - self._started - self._waited_by(now))
 
-    def begin_wait(self) -> None:
-        """From now on the process waits for a verdict."""
+    def begin_wait(self, longest: float) -> None:
+        """From now on the process waits for a verdict, for at most so many seconds."""
         now = self._clock()
         self._waited_by(now)
-        self._since = now
+        self._since, self._longest = now, longest
         self._write()
 
     def end_wait(self) -> None:
         """The verdict is there, or was waited for long enough."""
         now = self._clock()
         self._waited = self._waited_by(now) + now - self._since
-        self._since = 0.0
+        self._since = self._longest = 0.0
         self._write()
 
     def _waited_by(self, now: float) -> float:
@@ -133,7 +133,7 @@ class JobTime:
 
     def _write(self) -> None:
         """In place and of one length, so that a reader finds a whole file. What a full disk refuses counts as run."""
-        data = f"{self._waited:20.6f} {self._since:20.6f}\n".encode("ascii")
+        data = f"{self._waited:20.6f} {self._since:20.6f} {self._longest:20.6f}\n".encode("ascii")
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -229,9 +229,10 @@ class Channel:
         reached = self._points if step is None else step
         if not self._must_wait(reached):
             return
-        self.time.begin_wait()
+        longest = _verdict_seconds(self._environment)
+        self.time.begin_wait(longest)
         try:
-            deadline, pause = self._clock() + _verdict_seconds(self._environment), _FIRST_PAUSE_SECONDS
+            deadline, pause = self._clock() + longest, _FIRST_PAUSE_SECONDS
             while (left := deadline - self._clock()) > 0:
                 self._pause(min(pause, left))
                 pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)

@@ -63,7 +63,8 @@ STDERR_FILE = "stderr"
 EXIT_FILE = "exit.json"
 RESERVE_FILE = "reserve"
 WAITS_FILE = "verdict-waits"
-"""For how many seconds a job has waited for verdicts, and since when it waits now, by `boot_time` (0: it does not)."""
+"""For how many seconds a job has waited for verdicts, since when it waits now, by `boot_time` (0: it does not), and for
+how many seconds at most."""
 MAX_WAITS_BYTES = 128
 OUTPUT_FOLDER = "output"
 CHECKPOINT_FOLDER = "output/checkpoints"
@@ -231,10 +232,11 @@ def read_moment(text: str) -> "float | None":
 
 
 def read_waits(data: bytes, now: float) -> float:
-    """Return for how many seconds a job has waited for verdicts by boot time `now`; 0 for what is no such file."""
+    """Return for how many seconds a job has waited for verdicts by boot time `now`; 0 for what is no such file. A wait
+    counts as over when it has lasted as long as it may: its process may have been killed in it, and the job go on."""
     try:
-        waited, since = (float(word) for word in data.split())
+        waited, since, longest = (float(word) for word in data.split())
     except ValueError:
         return 0.0
-    seconds = waited + (max(0.0, now - since) if since else 0.0)
+    seconds = waited + (max(0.0, min(now - since, longest)) if since else 0.0)
     return seconds if 0.0 <= seconds < now else 0.0  # a trial may write there what it likes

@@ -35,7 +35,7 @@ def test_the_seconds_of_a_job_are_those_since_its_start_without_its_waits(tmp_pa
     now = 100.0
     job = JobTime({ENV_JOB_STARTED: write_moment(90.0)}, str(tmp_path), clock=lambda: now)
     assert job.seconds() == 10.0
-    job.begin_wait()
+    job.begin_wait(10.0)
     now = 103.0
     assert read_waits((tmp_path / WAITS_FILE).read_bytes(), 104.0) == 4.0, "one that lasts counts, too"
     job.end_wait()
@@ -46,12 +46,27 @@ def test_the_seconds_of_a_job_are_those_since_its_start_without_its_waits(tmp_pa
     assert later.seconds() == 12.0, "another process of the job continues"
 
 
+def test_a_wait_whose_process_was_killed_counts_no_longer_than_it_may_last(tmp_path: Path) -> None:
+    now = 100.0
+    known = {ENV_JOB_STARTED: write_moment(90.0)}
+    JobTime(known, str(tmp_path), clock=lambda: now).begin_wait(10.0)  # killed; a launcher starts the next one
+    now = 5000.0
+    assert read_waits((tmp_path / WAITS_FILE).read_bytes(), now) == 10.0
+    later = JobTime(known, str(tmp_path), clock=lambda: now)
+    assert later.seconds() == 4900.0
+    later.begin_wait(10.0)
+    later.end_wait()
+    assert read_waits((tmp_path / WAITS_FILE).read_bytes(), now) == 10.0
+
+
 def test_where_the_start_is_not_known_the_seconds_are_not_either(tmp_path: Path) -> None:
     assert JobTime({}, str(tmp_path)).seconds() is None
     assert JobTime({ENV_JOB_STARTED: "another-boot 5.0"}, str(tmp_path)).seconds() is None
 
 
-@pytest.mark.parametrize("data", [b"", b"x y", b"1.0", b"-1.0 0.0", b"nan 0.0", b"1e9 0.0", b"inf 0.0", b"1 2 3"])
+@pytest.mark.parametrize(
+    "data", [b"", b"x y z", b"1.0", b"-1 0 0", b"nan 0 0", b"1e9 0 0", b"inf 0 0", b"1 2", b"1 2 3 4"]
+)
 def test_a_file_of_waits_that_says_nothing_sensible_counts_as_none(data: bytes) -> None:
     assert read_waits(data, 50.0) == 0.0
 
