@@ -233,7 +233,7 @@ def read_moment(text: str) -> "float | None":
 
 def read_waits(data: bytes, now: float) -> float:
     """Return for how many seconds a job has waited for verdicts by boot time `now`; 0 for what is no such file. A wait
-    counts as over when it has lasted as long as it may: its process may have been killed in it, and the job go on."""
+    counts as over when it has lasted as long as it may: its process may have been killed, and the job continue."""
     try:
         waited, since, longest = (float(word) for word in data.split())
     except ValueError:

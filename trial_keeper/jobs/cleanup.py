@@ -87,8 +87,8 @@ def is_running(process: ProcessRecord | None) -> bool:
 def unknown_exit(record: JobRecord, process: ProcessRecord | None, *, now: float, was_running: bool) -> Exit:
     """The end of a job of which neither a process nor an exit record that can be read is there.
 
-    :param was_running: its process lived until now; else nobody knows how long it ran: 0, and its manager counts until
-        its last report.
+    :param was_running: its process lived until now; else it is not known how long it ran: 0, and its manager counts
+        until its last report.
     """
     started_at = process.started_at if process is not None else now
     is_of_this_boot = (record if process is None else process).boot_id == boot_id()

@@ -90,7 +90,7 @@ def seconds_so_far(job: TrialJobRow, clock: Clock) -> float:
 
 
 def start_columns(seconds: float, clock: Clock) -> dict[str, Any]:
-    """The columns that say, however the clock is set, that a job has run for so long by now."""
+    """The columns that say, however the clock is set, how long a job has run by now."""
     return {"start_moment": clock.moment(seconds), "runs_since": clock.steady() - seconds}
 
 

@@ -446,8 +446,8 @@ def _notice_missing_final(state: ExperimentState, turn: Turn, trial: LiveTrial) 
 
 
 def _run_seconds(trial: LiveTrial, job: TrialJobRow, exit: Exit, clock: Clock) -> float | None:
-    """How long a job has run that is over. Of one whose end nobody has seen, such as one on a lost node, what is known
-    counts: until it last reported, and never the time until the end was noticed."""
+    """How long a job has run that is over. Of one whose end no process has seen, such as one on a lost node, what is
+    known counts: until it last reported, and never the time until the end was noticed."""
     is_unseen = exit.reason in (EndReason.EXIT_UNKNOWN, EndReason.NODE_LOST)
     known = 0.0 if exit.run_seconds is None and is_unseen else exit.run_seconds
     return None if known is None else max(known, min(trial.reported_seconds, seconds_so_far(job, clock)))

@@ -294,7 +294,7 @@ async def test_a_job_of_the_boot_before_is_not_started_again_and_a_shortened_jou
     await node.start()
     end = await node.manager.end_of("T.1")
     assert (end.reason, end.detail) == (EndReason.EXIT_UNKNOWN, "the machine was restarted while it ran")
-    assert end.run_seconds == 0.0, "nobody knows how long it ran"
+    assert end.run_seconds == 0.0, "it is not known how long it ran"
     assert node.manager.journals["T.1", "0"] == numbers(9), "nothing is added, neither lines nor a word of a loss"
     assert ledger(node) == []
 
