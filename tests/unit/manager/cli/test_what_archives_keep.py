@@ -50,7 +50,8 @@ RULES: Mapping[str, str | Mapping[str, str]] = {
     "experiments": {
         **_each(
             "id name config search_space created_at trial_concurrency max_trial_number max_experiment_seconds "
-            "max_trial_seconds max_gpu_hours next_sequence_id active_seconds started_at ended_at priority tags",
+            "max_trial_seconds max_gpu_hours next_sequence_id active_seconds started_at ended_at priority tags "
+            "rules",
             KEPT,
         ),
         **_each("status reason error", "a loaded experiment is STOPPED, and says why"),
