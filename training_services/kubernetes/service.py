@@ -47,6 +47,8 @@ TORN_READS = 5
 """How often a log that seems to be cut is read again, in case it was not complete yet."""
 NO_LOGS = "why a keeper has failed, and what it left, cannot be read"
 NO_EVENTS = "the start and the end of trials are not among the events of their Jobs"
+EVENT_TRIES = 6
+"""How often an event is sent to a cluster that does not take it: for half a minute."""
 SILENCE_SECONDS = 5.0
 """How long a keeper that was started may take to connect before its log is read for the reason."""
 _BYTES_PER_MB = 10**6
@@ -270,11 +272,18 @@ class KubernetesTrainingService(JobKeeperService, SupportsNotices):
         what = "has started" if change.exit is None else f"has ended: {change.exit.reason}"
         said = f"; {change.detail}" if change.detail else ""
         message = f"trial {form.trial_id} (job {form.job_id}) of experiment {self._experiment_id} {what}{said}"
-        try:
-            objects = await self._objects()
-            await objects.add_event(form, uid, reason=reason, message=message, time=change.time)
-        except ServiceUnavailable as error:  # it is only for people
-            view.note_refusal(NO_EVENTS, error)
+        backoff = BackOff()
+        for _ in range(EVENT_TRIES):  # it is only for people
+            try:
+                objects = await self._objects()
+                await objects.add_event(form, uid, reason=reason, message=message, time=change.time)
+            except ServiceUnavailable as error:
+                view.note_refusal(NO_EVENTS, error)
+                if isinstance(error, ApiRefused) and error.status < 500 and error.status != 429:
+                    return
+                await asyncio.sleep(backoff.take())
+            else:
+                return
 
     # ---- the connections of pods
 

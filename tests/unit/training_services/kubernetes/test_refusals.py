@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.kubernetes.played_api import PlayedApi
+from fakes.kubernetes.played_api import Fault, PlayedApi
 from fakes.kubernetes.played_experiment import PlayedExperiment
 
 from proctor.training_services.base import EndReason, TrialJobStatus
@@ -164,3 +164,14 @@ async def test_the_job_of_a_trial_has_events_of_its_start_and_its_end(api: Playe
         assert ended["message"].startswith("trial first (job first.1) of experiment E has ended: ")
         assert [each["reason"] for each in (started, ended)] == ["TrialStarted", "TrialEnded"]
         assert started["involvedObject"]["uid"] == job["metadata"]["uid"]
+
+
+async def test_an_event_that_the_server_could_not_take_is_sent_again(api: PlayedApi, tmp_path: Path) -> None:
+    api.faults.append(Fault("POST", "/events", 500))
+    async with PlayedExperiment(api, tmp_path).serving() as experiment:
+        form = await experiment.submit("first")
+        await experiment.until_running(1)
+        service = experiment.service
+        await service.deliver_change(service.news(form, TrialJobStatus.RUNNING))
+        await experiment.until(lambda: any(each["reason"] == "TrialStarted" for each in api.all("events")))
+        assert not api.faults
