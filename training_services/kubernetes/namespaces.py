@@ -156,6 +156,7 @@ class NamespaceView:
             try:
                 version = version or await self._list_kind(kind)
                 async for change, found in self.cluster.watch(kind.path, kind.query, version):
+                    self._note_success(kind)
                     version = found["metadata"]["resourceVersion"]
                     if change != "BOOKMARK":
                         self._apply(kind, found)
@@ -183,6 +184,15 @@ class NamespaceView:
         if isinstance(error, ApiRefused) and error.status == 403:
             self.refusals[loss] = str(error)
 
+    def note_right(self, loss: str) -> None:
+        """Record that the user has the right without which `loss` would be lost."""
+        self.refusals.pop(loss, None)
+
+    def _note_success(self, kind: _Kind) -> None:
+        kind.problem = ""
+        if not any(other.problem for other in self._kinds if other.loss == kind.loss):
+            self.note_right(kind.loss)
+
     def _note_problem(self, kind: _Kind, problem: str) -> None:
         if problem != kind.problem:
             kind.problem = problem
@@ -199,7 +209,7 @@ class NamespaceView:
                 self._apply(kind, found)
         for uid in missing:
             self._remove(kind, uid)
-        kind.problem = ""
+        self._note_success(kind)
         kind.listed.set()
         return newest
 

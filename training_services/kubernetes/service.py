@@ -197,7 +197,7 @@ class KubernetesTrainingService(JobKeeperService, SupportsNotices):
     async def _read_log(self, view: NamespaceView, pod: ClusterPod, *, is_last: bool) -> bytes | None:
         """The log of a pod's keeper; None if the pod or its log is gone, or the keeper was never started."""
         try:
-            return await view.cluster.read_log(
+            text = await view.cluster.read_log(
                 view.namespace, pod.name, TRIAL_CONTAINER, tail_lines=LEFT_LINES, limit_bytes=LEFT_BYTES
             )
         except ServiceUnavailable as error:
@@ -205,6 +205,8 @@ class KubernetesTrainingService(JobKeeperService, SupportsNotices):
             if not is_last and not (isinstance(error, ApiRefused) and error.status in (400, 404)):
                 raise
             return None
+        view.note_right(NO_LOGS)
+        return text
 
     async def run(self) -> None:
         self._provider.hold(self._experiment_id)
@@ -283,6 +285,7 @@ class KubernetesTrainingService(JobKeeperService, SupportsNotices):
                     return
                 await asyncio.sleep(backoff.take())
             else:
+                view.note_right(NO_EVENTS)
                 return
 
     # ---- the connections of pods

@@ -175,3 +175,22 @@ async def test_an_event_that_the_server_could_not_take_is_sent_again(api: Played
         await service.deliver_change(service.news(form, TrialJobStatus.RUNNING))
         await experiment.until(lambda: any(each["reason"] == "TrialStarted" for each in api.all("events")))
         assert not api.faults
+
+
+@pytest.mark.parametrize(("verb", "resource"), [("list", "events"), ("create", "events"), ("get", "pods/log")])
+async def test_a_right_that_was_granted_meanwhile_is_no_notice_of_a_new_experiment(
+    api: PlayedApi, tmp_path: Path, verb: str, resource: str
+) -> None:
+    api.forbidden.add((verb, resource))
+    async with PlayedExperiment(api, tmp_path).serving() as experiment:
+        service = experiment.service
+        for trial in ("first", "second"):
+            form = await experiment.submit(trial)
+            await experiment.until_running(1)
+            await service.deliver_change(service.news(form, TrialJobStatus.RUNNING))
+            (pod,) = (each for each in api.all("pods") if each["status"].get("phase") == "Running")
+            api.end_pod(pod["metadata"]["name"])
+            await experiment.until(lambda: bool(service._seen and service._seen.refusals) == bool(api.forbidden))
+            api.forbidden.clear()
+            await experiment.recorder.end_of(form.job_id)
+        assert service.take_notices() == []
