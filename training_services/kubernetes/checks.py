@@ -88,25 +88,29 @@ class ClusterChecks:
         metadata = {**template.get("metadata", {}), "name": job["metadata"]["name"]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         warnings: list[str] = []
+        untried: dict[str, str] = {}
         for path, body in (("apis/batch/v1", job), ("api/v1", pod)):
             kind = body["kind"].lower()
             try:
                 warnings += await cluster.try_creating(f"/{path}/namespaces/{namespace}/{kind}s", body)
             except ApiRefused as error:
-                if self._add_refusal(kind, error):
+                if _is_untried(error):
+                    untried[kind] = str(error)
+                elif self._add_refusal(error):
                     return
+        if "job" in untried:
+            self.add("objects", f"a trial's Job cannot be tried: {untried['job']}", verdict=CheckVerdict.NOTE)
+        pod_clause = f"the pod of a trial could not be tried: {untried['pod']}" if "pod" in untried else ""
         for text in dict.fromkeys(warnings):
-            self.add("objects", f"the cluster warns of the objects of trials: {text}", verdict=CheckVerdict.NOTE)
+            found = f"the cluster warns of the objects of trials: {text}"
+            self.add("objects", found, pod_clause, CheckVerdict.NOTE)
         if not any(step.name == "objects" for step in self.steps):
-            self.add("objects", "the cluster accepts the objects of trials")
+            accepted = f"Job of a trial; {pod_clause}" if pod_clause else "objects of trials"
+            self.add("objects", f"the cluster accepts the {accepted}")
 
-    def _add_refusal(self, kind: str, error: ApiRefused) -> bool:
+    def _add_refusal(self, error: ApiRefused) -> bool:
         """Add the step of an object that the cluster refuses in a dry run. Returns whether trials cannot run."""
         sentence = str(error)
-        if "does not support dry run" in sentence or (error.status == 403 and "cannot create resource" in sentence):
-            if kind == "job":
-                self.add("objects", f"a trial's Job cannot be tried: {sentence}", verdict=CheckVerdict.NOTE)
-            return False  # pods are tried only where that is allowed
         if error.is_permanent or error.status == 404 or is_refused_for_good(sentence):
             advice = next((advice for part, advice in _ADVICE.items() if part in sentence), "change podTemplate")
             self.add("objects", f"the cluster refuses the objects of trials: {sentence}", advice, CheckVerdict.FAIL)
@@ -127,6 +131,12 @@ class ClusterChecks:
                 self.add("rights", found, advice, CheckVerdict.FAIL if needed else CheckVerdict.NOTE)
             else:
                 self.add("rights", f"its user may do all that is needed in namespace {namespace}")
+
+
+def _is_untried(error: ApiRefused) -> bool:
+    """Whether a dry run was not done at all: pods are tried only where that is allowed."""
+    sentence = str(error)
+    return "does not support dry run" in sentence or (error.status == 403 and "cannot create resource" in sentence)
 
 
 async def find_missing_rights(cluster: Cluster, namespace: str, rights: Sequence[Right]) -> list[tuple[str, bool]]:

@@ -3,7 +3,7 @@ keeper's file."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from secrets import token_hex
@@ -135,7 +135,8 @@ class KubernetesProvider(Provider):
     ) -> Sequence[CheckStep]:
         chosen = KubernetesSettings.read(settings)
         checks = ClusterChecks(chosen.namespace or "cluster")
-        with suppress(ServiceUnavailable, TimeoutError):  # the first trial that waits says why
+        problem = ""
+        try:
             async with asyncio.timeout(PREVIEW_SECONDS):
                 cluster = await open_cluster(chosen.kubeconfig, chosen.context)
                 try:
@@ -144,6 +145,13 @@ class KubernetesProvider(Provider):
                     await checks.check_objects(cluster, namespace, self._example(chosen, trial_gpu_number))
                 finally:
                     await cluster.close()
+        except ServiceUnavailable as error:
+            problem = str(error)
+        except TimeoutError:
+            problem = f"the cluster has not answered within {PREVIEW_SECONDS:g} s"
+        if problem:
+            found = f"the objects of trials were not checked: {problem}"
+            checks.add("objects", found, "trials wait for the cluster", CheckVerdict.NOTE)
         return checks.steps
 
     async def render(

@@ -71,7 +71,13 @@ async def test_without_the_right_to_try_pods_the_servers_warnings_are_shown(api:
     assert sentence.startswith(
         'the cluster warns of the objects of trials: would violate PodSecurity "restricted:latest"'
     )
+    assert "; the pod of a trial could not be tried: pods is forbidden" in sentence
     assert not found
+    api.level = "privileged"
+    [sentence] = (await preview(api, tmp_path))[CheckVerdict.OK]
+    assert sentence.startswith(
+        "the cluster accepts the Job of a trial; the pod of a trial could not be tried: pods is forbidden"
+    )
 
 
 async def test_what_may_be_free_again_is_a_notice(api: PlayedApi, tmp_path: Path) -> None:
@@ -83,11 +89,22 @@ async def test_what_may_be_free_again_is_a_notice(api: PlayedApi, tmp_path: Path
     assert not found
 
 
-async def test_a_cluster_that_is_away_is_no_obstacle_to_an_experiment(tmp_path: Path) -> None:
+async def test_a_cluster_that_is_away_is_a_notice_and_no_obstacle_to_an_experiment(tmp_path: Path) -> None:
     async with PlayedApi().serving(tmp_path) as api:
         experiment = PlayedExperiment(api, tmp_path)
     async with experiment.opened():
-        assert not await experiment.service._provider.preview(experiment.settings, {})
+        [step] = await experiment.service._provider.preview(experiment.settings, {})
+        assert step.verdict is CheckVerdict.NOTE
+        assert step.found.startswith("the objects of trials were not checked: ")
+        assert api.url in step.found
+
+
+async def test_a_cluster_that_does_not_answer_in_time_is_a_notice(
+    api: PlayedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proctor.training_services.kubernetes.provider.PREVIEW_SECONDS", 0.0)
+    [sentence] = (await preview(api, tmp_path))[CheckVerdict.NOTE]
+    assert sentence.startswith("the objects of trials were not checked: the cluster has not answered within 0 s; ")
 
 
 @pytest.mark.parametrize(
