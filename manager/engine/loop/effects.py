@@ -199,6 +199,11 @@ class Effects:
             except UnknownTrialJob:
                 log.info("job %s has ended already", job.id, extra={"action": "job.update"})
                 self._pending.pop((_UPDATE, job.id), None)
+            except SubmissionRefused as error:  # it would be refused each time; the job runs on with what it has
+                self._pending.pop((_UPDATE, job.id), None)
+                clause = f"platform {self._platform} rejected its new limits: {error_clause(error)}"
+                log.warning("job %s: %s", job.id, clause, extra={"action": "job.update", "job_id": job.id})
+                self._inbox.post(m.Delayed(job.id, job.token, "", f"trial {trial.row.sequence_id}: {clause}"))
             except Exception as error:
                 self._retry_later(_UPDATE, trial, error)
             else:

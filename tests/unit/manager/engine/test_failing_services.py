@@ -12,7 +12,7 @@ from fakes.small_experiments import SMALL, Scene, SceneService, played
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.training_services.base import EndReason, TrialJobDetail, TrialJobForm
-from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
+from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused, TrainingServiceError
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 
 AWAY = ServiceUnavailable("the cluster does not answer")
@@ -162,3 +162,15 @@ async def test_a_changed_limit_that_a_service_does_not_take_is_noticed_and_told_
     scene.errors.clear()
     await asyncio.sleep(300.0)
     assert (await scene.statuses())[:2] == [TrialStatus.EARLY_STOPPED] * 2
+
+
+@played(play)
+async def test_a_limit_that_a_service_can_never_take_is_noticed_and_not_sent_again(
+    scene: UnwillingScene, manager: Manager, /
+) -> None:
+    scene.errors["update", 0] = SubmissionRefused("no keeper can read it")
+    await scene.create(a_day, seconds=5.0)
+    await manager.update_experiment("exp", max_trial_seconds=300.0)
+    await scene.until_asked_no_more("update")
+    assert (await scene.trial()).status is TrialStatus.RUNNING
+    assert await scene.notices() == ["trial 0: platform local rejected its new limits: no keeper can read it"]
