@@ -576,14 +576,17 @@ WHERE trial_id = :trial_id AND job = :job AND member = :member;
 -- name: journals.advance
 INSERT INTO journals (
     trial_id, job, member, offset, first_sequence, resumed_from, intermediates, finals, losses, unreadables,
-    started_at, first_seconds
+    started_at, first_seconds, damaged
 ) VALUES (
     :trial_id, :job, :member, :offset, :first_sequence, :resumed_from, :intermediates, :finals, :losses, :unreadables,
-    :started_at, :first_seconds
+    :started_at, :first_seconds, :damaged
 )
 ON CONFLICT (trial_id, job, member) DO UPDATE SET
     offset = excluded.offset, intermediates = excluded.intermediates, finals = excluded.finals,
-    losses = excluded.losses, unreadables = excluded.unreadables;
+    losses = excluded.losses, unreadables = excluded.unreadables, damaged = coalesce(excluded.damaged, damaged);
+
+-- name: journals.damaged
+SELECT damaged FROM journals WHERE trial_id = :trial_id AND job = :job AND damaged IS NOT NULL;
 
 -- name: journals.of_job
 SELECT member, offset FROM journals WHERE trial_id = :trial_id AND job = :job ORDER BY member;

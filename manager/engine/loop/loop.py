@@ -31,7 +31,14 @@ from proctor.manager.engine.loop.effects import Effects
 from proctor.manager.engine.loop.listeners import ServiceListener
 from proctor.manager.engine.loop.messages import Envelope, Inbox
 from proctor.manager.engine.loop.placing import find_start, offer_preemptible, place_waiting
-from proctor.manager.engine.loop.recovery import InputLog, bring_back, bring_back_forgotten, read_state, save_columns
+from proctor.manager.engine.loop.recovery import (
+    InputLog,
+    bring_back,
+    bring_back_forgotten,
+    read_state,
+    save_columns,
+    stop_where_damaged,
+)
 from proctor.manager.engine.loop.retention import CheckpointRetention
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Snapshot, Turn
 from proctor.manager.engine.transient_errors import error_clause, is_transient
@@ -165,6 +172,7 @@ class ExperimentLoop:
         """Metrics that were stored, but neither applied nor sent to the dispatcher before the manager was killed."""
         turn = self._new_turn()
         await save_columns(self.state, turn, self.context.control)
+        await stop_where_damaged(self.state, turn, self.context.metrics)
         last = await self.context.metrics.read(metric_store.last_id)
         first = self.state.row.metrics_told + 1
         rows = await self._log.metrics_between(first, last) if last >= first else []

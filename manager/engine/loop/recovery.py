@@ -194,6 +194,18 @@ async def save_columns(state: ExperimentState, turn: Turn, control: Database) ->
             raise outcome
 
 
+async def stop_where_damaged(state: ExperimentState, turn: Turn, metrics: Database) -> None:
+    """Stop the jobs that have found to be damaged what they were to continue from, where that is not decided yet."""
+    found = [trial for trial in state.by_job.values() if trial.job is not None and trial.job.stop_reason is None]
+    read = await metrics.read(
+        lambda c: [metric_store.damaged_checkpoints(c, trial.row.id, trial.row.jobs) for trial in found],
+        time_limit_seconds=60.0,
+    )
+    for trial, paths in zip(found, read, strict=True):
+        for path in paths:
+            tuning.on_damaged_checkpoint(state, turn, trial, path)
+
+
 class InputLog(InputSource):
     """The input log as messages, for a dispatcher that has just been started, and the state that it begins with."""
 

@@ -47,7 +47,7 @@ def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, not
         counts = chunk.member == report_from
         apply_chunk(turn, trial, chunk, is_newest=job_number == trial.row.jobs, counts=counts)
         if chunk.damaged and trial.job is not None and trial.job.id == job_id:
-            _on_damaged_checkpoint(state, turn, trial, chunk.damaged)
+            on_damaged_checkpoint(state, turn, trial, chunk.damaged)
         if trial.job is not None and trial.job.id == job_id:
             trial.reported_seconds = max(trial.reported_seconds, chunk.run_seconds)
         if chunk.checkpoints:
@@ -76,7 +76,7 @@ def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, not
         turn.send_input(protocol.ReportMetrics(state.take_position(), rows), payload)
 
 
-def _on_damaged_checkpoint(state: ExperimentState, turn: Turn, trial: LiveTrial, path: str) -> None:
+def on_damaged_checkpoint(state: ExperimentState, turn: Turn, trial: LiveTrial, path: str) -> None:
     """A job has found that what it was handed to continue from is damaged. Whatever it does now is not what was asked
     for: it ends, and the trial's next job continues from another checkpoint. Once for each checkpoint."""
     job = trial.job

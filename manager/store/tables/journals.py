@@ -272,6 +272,7 @@ class _StoredJournal:
             "unreadables": self._unreadables,
             "started_at": self._started_at,
             "first_seconds": self._first_seconds,
+            "damaged": self._news.damaged or None,
         }
         self._connection.execute(query("journals.advance"), self._key | counts)
         news = self._news

@@ -154,6 +154,11 @@ def has_progress(connection: sqlite3.Connection, trial_id: str, job: int) -> boo
     return bool(found[0])
 
 
+def damaged_checkpoints(connection: sqlite3.Connection, trial_id: str, job: int) -> list[str]:
+    """The checkpoints that a job was handed and has found to be damaged, one for each member that has found one."""
+    return [path for (path,) in connection.execute(query("journals.damaged"), {"trial_id": trial_id, "job": job})]
+
+
 def finals(connection: sqlite3.Connection, trial_id: str) -> list[MetricRow]:
     """Every final metric of a trial, of all its jobs and members, in the order of storing."""
     return [MetricRow.from_row(row) for row in connection.execute(query("metrics.finals"), {"trial_id": trial_id})]
@@ -304,7 +309,7 @@ def insert(
             if start.started_at is None
             else seconds_before(connection, key, start.sequence, start.resumed_from),
         }
-        connection.execute(query("journals.advance"), {**key, **counts, **columns})
+        connection.execute(query("journals.advance"), {**key, **counts, **columns, "damaged": None})
     return last
 
 

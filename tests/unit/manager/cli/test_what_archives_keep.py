@@ -127,6 +127,7 @@ RULES: Mapping[str, str | Mapping[str, str]] = {
             KEPT,
         ),
         "offset": NOT_THE_JOURNAL,
+        "damaged": NO_JOBS_RUN,
     },
     "checkpoints": {
         **_each("id trial_id job member step path sequence time bytes manifest value deleted_at", KEPT),

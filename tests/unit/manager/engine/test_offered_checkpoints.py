@@ -14,7 +14,7 @@ from fakes import small_experiments
 from fakes.small_experiments import SMALL, CheckpointingService, Scene, played
 
 from proctor.manager.config.experiment import ExperimentConfig
-from proctor.manager.engine.loop import placing
+from proctor.manager.engine.loop import placing, tuning
 from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.loop.retention import gather_facts
 from proctor.manager.engine.manager import Manager
@@ -234,6 +234,32 @@ async def test_a_checkpoint_that_is_damaged_where_it_is_downloaded_costs_no_retr
     assert (row.failures, row.infrastructure_failures) == (0, 1)
     assert [scene.offers(form) for form in (1, 2, 3)] == [["4", "3", "2", "1"], ["3", "2", "1"], ["2", "1"]]
     assert "trial 0: model is damaged" in await scene.notices()
+
+
+@played(play, kind=Offered)
+async def test_a_damaged_checkpoint_that_was_stored_while_the_manager_was_killed_costs_no_retry(
+    scene: Offered, manager: Manager, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.number == 1:
+            yield from first_job(form)
+            yield LOST
+        if form.number == 2:
+            yield found_damaged(form, form.resume_checkpoint)
+            yield ScriptedExit(100.0, EndReason.EXITED_ERROR, 1)
+        yield Final(1.0, 1.0)
+
+    with monkeypatch.context() as killed:  # between the commits of the two databases
+        killed.setattr(tuning, "on_damaged_checkpoint", lambda *_: None)
+        await scene.create(script, seconds=30.0)
+        assert [job.end_reason for job in await scene.jobs()] == [EndReason.NODE_LOST, None]
+        await scene.end()
+    await scene.start()
+    await scene.until_ended()
+    reasons = [job.end_reason for job in await scene.jobs()]
+    assert reasons == [EndReason.NODE_LOST, EndReason.CHECKPOINT_DAMAGED, EndReason.EXITED_OK]
+    assert scene.offers(-1) == ["3", "2", "1"]
+    assert (await scene.trial()).failures == 0
 
 
 @played(play, kind=Offered)
