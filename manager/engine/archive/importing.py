@@ -167,7 +167,7 @@ def convert(
     tables = [table.model_dump() for table in saved.scheduler_tables]
     scheduler = SchedulerTablesRow(experiment_id, tables, now) if tables else None
     clause = _storage_clause(saved, config) + _left_out_clause(left_out)
-    decisions = _decisions(trial_rows, job_rows)
+    decisions = decisions_of(job_rows)
     kept = kept_rules(saved.rules, config.algorithms)
     return ImportedExperiment(experiment, trial_rows, job_rows, messages, views, scheduler, clause, decisions, kept)
 
@@ -186,15 +186,15 @@ class _Moved:
         return self.after + path.removeprefix(self.before)
 
 
-def _decisions(rows: Sequence[TrialRow], attempts: Sequence[TrialJobRow]) -> list[DecisionRow]:
+def decisions_of(attempts: Sequence[TrialJobRow]) -> list[DecisionRow]:
     """What made trials continue from other trials' checkpoints: a later job must know that what its trial had saved
     before is no longer part of its curve. The requests that these answered are not in the new input log."""
-    by_id = {row.id: row for row in rows}
+    began_with = {job.trial_id: job.parameter_id for job in attempts if job.number == 1}
     found: dict[int, DecisionRow] = {}
     for job in sorted(attempts, key=lambda each: (each.trial_id, each.number)):
         donor, _, _ = (job.resumed_from_job or "").rpartition(".")
-        is_own = donor in {"", job.trial_id} or job.resumed_from_job == by_id[job.trial_id].origin_job
-        if is_own or job.number == 1 or job.parameter_id in found:
+        is_undecided = job.parameter_id == began_with.get(job.trial_id)  # a clone that is decided has new parameters
+        if is_undecided or donor in {"", job.trial_id} or job.parameter_id in found:
             continue
         found[job.parameter_id] = DecisionRow(
             experiment_id=job.experiment_id,

@@ -11,13 +11,15 @@ from fakes.small_experiments import SMALL, all_trials
 
 from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.dispatcher.algorithms.catalog import CURRENT_RULES
+from proctor.manager.engine.archive.importing import decisions_of
 from proctor.manager.errors import BadRequest, ManagerError
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import events
+from proctor.training_services.base import TrialJobStatus
 
 CONFIG = SMALL
 
@@ -119,6 +121,17 @@ def test_a_paused_trial_stays_paused_by_who_has_paused_it_and_what_a_scheduler_h
     assert [row.status for row in rows] == ["PAUSED"] * 4
     assert [row.paused_by for row in rows] == ["USER", "EXPERIMENT", "USER", "USER"]
     assert rows[2].reason == "paused; it is loaded from an archive: a user may resume it"
+
+
+def test_only_a_job_with_new_parameters_continues_from_another_trial_by_a_decision() -> None:
+    def job(trial_id: str, number: int, parameter_id: int, resumed_from: str | None) -> TrialJobRow:
+        key, status = f"{trial_id}.{number}", TrialJobStatus.ENDED
+        return TrialJobRow(key, trial_id, "e", number, "token", status, parameter_id, {}, resumed_from_job=resumed_from)
+
+    jobs = [job("u", 1, 1, "d.2"), job("u", 2, 1, "d.1")]  # a user's clone: it fell back to an older checkpoint
+    jobs += [job("s", 1, 2, None), job("s", 2, 5, "d.2"), job("s", 3, 5, "d.1")]
+    found = decisions_of(jobs)
+    assert [(row.trial_id, row.job, row.parameter_id, row.donor_job) for row in found] == [("s", 2, 5, "d.2")]
 
 
 def test_an_archive_of_an_earlier_version_keeps_the_first_rules_and_its_notice_says_so(tmp_path: Path) -> None:
