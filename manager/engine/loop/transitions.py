@@ -114,16 +114,23 @@ def pause_trial(
     if trial.row.paused_by is not None:
         if paused_by is PausedBy.USER and trial.row.paused_by is not PausedBy.USER:
             _take_pause_over(turn, trial, detail)
-        elif job is not None and position is not None and job.stop_position is None:
+        elif job is not None and position is not None and job.stop_position is None and not _goes_on(job):
             trial.job = replace(job, stop_position=position)  # its scheduler holds it, too
             turn.write(lambda c: jobs.update(c, job.id, token=job.token, stop_position=position))
     elif job is None:
         trial.row = replace(trial.row, paused_by=paused_by)
         _set_aside(state, turn, trial, detail)
+    elif _goes_on(job):
+        set_paused_by(turn, trial, paused_by)  # once its job has ended, see `end_job`
     else:
         stop_softly(state, turn, trial, EndReason.PAUSED, detail, save_seconds, position=position)
         if trial.job is not None and trial.job.stop_reason is EndReason.PAUSED:
             set_paused_by(turn, trial, paused_by)
+
+
+def _goes_on(job: TrialJobRow) -> bool:
+    """Whether a job is being stopped so that its trial's next job continues from another checkpoint."""
+    return job.stop_reason in {EndReason.CLONED, EndReason.CHECKPOINT_DAMAGED}
 
 
 def _take_pause_over(turn: Turn, trial: LiveTrial, detail: str) -> None:
@@ -399,6 +406,8 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
     )
     if decision.status is TrialStatus.WAITING:
         _retry(turn, trial, decision, fruitless, reason, detail)
+        if _goes_on(job) and trial.row.paused_by is not None:
+            _set_aside(state, turn, trial, "paused with its experiment")
     elif decision.status is TrialStatus.PAUSED:
         _keep_paused(state, turn, trial, job, detail)
     elif decision.status is not TrialStatus.SUCCEEDED:

@@ -10,12 +10,14 @@ import pytest
 from fakes import small_experiments
 from fakes.small_experiments import CheckpointingScene, played, saved
 
+from proctor.manager.engine.loop import transitions, user_commands
+from proctor.manager.engine.loop.state import ExperimentState, Turn
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.lifecycle.trial import PausedBy
 from proctor.manager.store.rows import TrialRow
-from proctor.training_services.base import TrialJobForm
+from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, Step
 
 BAD = 1
@@ -237,3 +239,25 @@ async def test_what_is_asked_together_with_the_resumption_of_all_trials_is_carri
     assert (await scene.trial(BAD)).paused_by is PausedBy.SCHEDULER
     await asyncio.gather(resume_all(), manager.trials.kill(row.id))
     assert (await scene.trial(BAD)).status is TrialStatus.USER_CANCELED
+
+
+@pytest.mark.parametrize("reason", [EndReason.CLONED, EndReason.CHECKPOINT_DAMAGED])
+@played(play, stop_seconds=10.0)
+async def test_a_trial_whose_job_is_being_stopped_to_continue_elsewhere_is_paused_with_its_experiment(
+    scene: OwnersScene, manager: Manager, /, monkeypatch: pytest.MonkeyPatch, reason: EndReason
+) -> None:
+    def stop(state: ExperimentState, turn: Turn, trial_id: str, *, save_seconds: float) -> None:
+        transitions.request_stop(state, turn, state.trials[trial_id], reason, "it continues elsewhere")
+
+    await scene.create(trialScheduler=None, trialConcurrency=1, seconds=90.0)
+    row = await scene.trial()
+    with monkeypatch.context() as patched:
+        patched.setattr(user_commands, "pause_trial", stop)
+        await manager.trials.pause(row.id)
+    await manager.pause_experiment("exp", trials=True)
+    await asyncio.sleep(60.0)
+    row = await scene.trial()
+    assert (row.status, row.paused_by, row.jobs) == (TrialStatus.PAUSED, PausedBy.EXPERIMENT, 1)
+    assert (await scene.jobs())[0].end_reason is reason
+    await manager.resume_experiment("exp", trials=True)
+    await scene.until_done()
