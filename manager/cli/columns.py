@@ -475,7 +475,10 @@ def _limit(seconds: float | None) -> str:
 
 def loss(row: TableRow) -> str:
     """A report of kind `lost`: how many, or why that is not known."""
-    return str(row["data"]) if row["value"] is None else f"{row['value']:.0f} reports lost: the trial's disk was full"
+    if row["value"] is None:
+        return str(row["data"])
+    reports = "1 report" if row["value"] == 1 else f"{row['value']:.0f} reports"
+    return f"{reports} lost: the trial's disk was full"
 
 
 def other_metrics(reported: Any) -> str:

@@ -78,7 +78,8 @@ class Platforms:
             provider = self._provider(section.platform)
             found = await provider.render(settings, trial_gpu_number=loaded.config.trial_gpu_number)
         if not found:
-            raise BadRequest(f"trials of platform {section.platform} are no objects; only those of kubernetes are")
+            found_platform = f"this experiment's platform is {section.platform}"
+            raise BadRequest(f"--render works with platform kubernetes only; {found_platform}")
         return found
 
     async def clean(

@@ -113,7 +113,7 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
 @config_file_argument()
 @nnictl_option("--foreground", nnictl=["-f"], is_flag=True, help="Watch it until it ends. Ctrl-C only stops watching.")
 @click.option("--dry-run", is_flag=True, help="Check everything without starting anything.")
-@click.option("--render", is_flag=True, help="Print the objects of Kubernetes that it would be, and start nothing.")
+@click.option("--render", is_flag=True, help="Print the Kubernetes objects that would be created, and start nothing.")
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @click.option("--id", "identifier", metavar="ID", help="Use this id for the experiment.")
 @nnictl_option("--debug", nnictl=["-d"], is_flag=True, help="Set `debug: true` in the configuration.")

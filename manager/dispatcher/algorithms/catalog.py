@@ -156,10 +156,14 @@ def _check_numbers(value: Any, argument: Argument) -> str:
     maximum = _MOST.get(argument.kind) if argument.maximum is None else argument.maximum
     minimum = argument.minimum if argument.minimum is not None or maximum is None else -maximum
     if minimum is not None and value < minimum:
-        return f"must be at least {minimum:,}"
+        return f"must be at least {_written(minimum)}"
     if maximum is not None and value > maximum:
-        return f"must be at most {maximum:,}"
+        return f"must be at most {_written(maximum)}"
     return ""
+
+
+def _written(bound: float) -> str:
+    return f"{bound:,}".removesuffix(".0")
 
 
 def _has_kind(value: Any, kind: type) -> bool:

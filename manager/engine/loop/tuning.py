@@ -123,11 +123,13 @@ def apply_chunk(turn: Turn, trial: LiveTrial, chunk: StoredChunk, *, is_newest: 
             continue
         columns["final_value"], columns["final_data"] = metric_number(data), data
     if chunk.lost:
-        turn.add_notice(f"{chunk.lost} reports lost: the trial's disk was full", trial_id=trial.row.id)
+        reports = "1 report" if chunk.lost == 1 else f"{chunk.lost} reports"
+        turn.add_notice(f"{reports} lost: the trial's disk was full", trial_id=trial.row.id)
     for why in chunk.uncounted:
         turn.add_notice(f"trial {trial.row.sequence_id}: {why}", trial_id=trial.row.id)
     if chunk.unreadable:
-        text = f"{chunk.unreadable} journal records could not be read"
+        records = "1 journal record" if chunk.unreadable == 1 else f"{chunk.unreadable} journal records"
+        text = f"{records} could not be read"
         turn.add_notice(text, trial_id=trial.row.id)
     if columns:
         trial.row = replace(trial.row, **columns)

@@ -98,7 +98,7 @@ def test_a_trial_that_a_restricted_namespace_would_refuse_is_refused_with_the_ke
 
 def test_only_the_objects_of_kubernetes_can_be_rendered(served: ServedManager, invoke, file: Path) -> None:
     result = invoke("create", str(file), "--render")
-    assert result.stderr.endswith("trials of platform local are no objects; only those of kubernetes are\n")
+    assert result.stderr.endswith("--render works with platform kubernetes only; this experiment's platform is local\n")
     assert result.exit_code != 0
 
 

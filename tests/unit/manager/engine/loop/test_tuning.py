@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.engine import creation
 from proctor.manager.engine.loop import tuning
@@ -65,3 +67,21 @@ def test_late_intermediate_metrics_of_an_earlier_job_are_not_the_latest_ones(tmp
         notify=True,
     )
     assert (trial.row.intermediate_count, trial.has_latest) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("count", "notices"),
+    [
+        (1, ["1 report lost: the trial's disk was full", "1 journal record could not be read"]),
+        (2, ["2 reports lost: the trial's disk was full", "2 journal records could not be read"]),
+    ],
+)
+def test_what_was_lost_is_counted_in_the_singular_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, notices: list[str]
+) -> None:
+    state, job_id = one_running_trial(tmp_path)
+    turn, found = Turn("E", 1.0), list[str]()
+    monkeypatch.setattr(turn, "add_notice", lambda text, **_: found.append(text))
+    chunk = StoredChunk(100, lost=count, unreadable=count)
+    tuning.on_stored(state, turn, MetricsStored([(job_id, chunk)]), notify=False)
+    assert found == notices
