@@ -299,6 +299,8 @@ async def test_a_trial_is_paused_and_resumed(api: Any) -> None:
     assert "is WAITING; only a PAUSED trial can be resumed" in again.json()["detail"]
     await api.client.post(f"{trial}/pause")
     assert (await api.client.post(f"{created.path}/resume?trials=true")).status_code == 202
+    assert (await api.get(trial))["paused_by"] == "USER", "it was not paused with the experiment"
+    assert (await api.client.post(f"{trial}/resume")).status_code == 202
     await api.ended(created["id"])
     assert (await api.get(trial))["status"] == "SUCCEEDED"
     for verb in ("pause", "kill"):
