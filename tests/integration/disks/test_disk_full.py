@@ -98,7 +98,9 @@ def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: Disk, tmp_p
         begun = [trial["id"] for trial in manager.trials(experiment)]
         assert begun[:2] == [first["id"], second["id"]]
         assert "free some space" in shown["reason"] or "check the disk" in shown["reason"]
-        assert SHOWN in manager.command_line("experiment", "list")
+        manager.poll_for(  # what a trial has freed meanwhile may have sufficed for a moment
+            lambda: disk.fill() or SHOWN in manager.command_line("experiment", "list"), "the reason in the list"
+        )
         before = beats(ledgers, second)
         manager.poll_for(lambda: beats(ledgers, second) > before + 5, "the second trial, which keeps running")
         assert [trial["id"] for trial in manager.trials(experiment)] == begun

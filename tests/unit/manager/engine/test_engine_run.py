@@ -370,7 +370,7 @@ async def test_a_torn_last_record_is_shown_and_not_dropped(scene: SixTrials, man
     trial = await scene.trial()
     rows = await (await manager.metrics("exp")).read(lambda c: metric_store.page(c, trial.id, limit=10))
     assert [row.kind for row in rows] == ["intermediate", "unreadable"]
-    assert "1 journal records could not be read" in await scene.notices()
+    assert "1 journal record could not be read" in await scene.notices()
 
 
 @played(

@@ -51,11 +51,11 @@ def test_nnictls_spellings_work(invoke, meta: Path) -> None:
 
 
 def test_code_beside_the_meta_file_is_found(tmp_path: Path) -> None:
-    mapping = {"algo_type": "tuner", "BuiltinName": "x", "className": "demo.tuner.DemoTuner"}
+    mapping = {"algo_type": "tuner", "BuiltinName": "x", "className": "beside_meta.tuner.DemoTuner"}
     with pytest.raises(RegistrationError, match="neither next to the meta file"):
         read_meta(mapping, tmp_path)
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "tuner.py").write_text("")
+    (tmp_path / "beside_meta").mkdir()
+    (tmp_path / "beside_meta" / "tuner.py").write_text("")
     assert read_meta(mapping, tmp_path).code_directory == str(tmp_path)
 
 
