@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fakes.served_manager import NOW, ServedManager
 
@@ -142,10 +142,11 @@ RULES: Mapping[str, str | Mapping[str, str]] = {
 }  # fmt: skip
 
 STORED = "output/checkpoints/3"
+R = TypeVar("R", bound=Row)
 MANIFEST = "a" * 64
 
 
-def _filled(row: Row, *, but: str = "") -> Row:
+def _filled(row: R, *, but: str = "") -> R:
     """A row none of whose columns has its default, which would be kept by chance."""
     same = [
         each.name
@@ -169,13 +170,40 @@ def _fill(served: ServedManager) -> None:
     )  # fmt: skip
     served.change_experiment(next_sequence_id=3)
     directory = served.experiment().directory
-    donor = TrialRow("donor", "e", 0, TrialStatus.SUCCEEDED, 0, {"lr": 0.5}, NOW, jobs=1)
-    trial = TrialRow(
+    trial_rows, job_rows, decision = _trial_rows(directory), _job_rows(directory), _decision(directory)
+    imported = [{"parameter": {"lr": 0.125}, "value": {"default": 0.9}}, {"parameter": {"lr": 0.5}, "value": "NaN"}]
+
+    def write(connection: sqlite3.Connection) -> None:
+        for trial in trial_rows:
+            trials.insert(connection, trial)
+        for job in job_rows:
+            jobs.insert(connection, job)
+        dispatcher_inputs.record(connection, decision)
+        dispatcher_inputs.append(connection, "e", 5, "ImportData", {"rows": imported[:1]})
+        dispatcher_inputs.append(connection, "e", 6, "UpdateSearchSpace", {"search_space": {}})
+        dispatcher_inputs.append(connection, "e", 7, "ImportData", {"rows": imported[1:]})
+        dispatcher_inputs.save_state(connection, "e", 6, "state")
+
+    served.write(write)
+    served.write_reports(_write_reports)
+    for trial_id, job_number in (("paused", 2), ("donor", 1)):
+        served.write_file(trial_id, f"{STORED}/weights", b"0123", job=job_number)
+
+
+def _trial_rows(directory: str) -> list[TrialRow]:
+    """A PAUSED trial with a value in every column, the trial that it was cloned from, and one that it continued."""
+    paused = TrialRow(
         "paused", "e", 1, TrialStatus.PAUSED, 7, {"lr": 0.25}, NOW, "paused by the user", {"rung": 1}, 3, "customized",
         3, 1, 2, NOW, 2, 0.5, 0.75, {"default": 0.75}, NOW + 1.0, NOW + 99.0, 1, "donor", "donor.1",
         f"{directory}/trials/0-donor/jobs/1/{STORED}", PausedBy.USER,
     )  # fmt: skip
-    _filled(trial)
+    donor = TrialRow("donor", "e", 0, TrialStatus.SUCCEEDED, 0, {"lr": 0.5}, NOW, jobs=1)
+    other = TrialRow("other", "e", 2, TrialStatus.SUCCEEDED, 2, {"lr": 0.5}, NOW, jobs=1)
+    return [donor, _filled(paused), other]
+
+
+def _job_rows(directory: str) -> list[TrialJobRow]:
+    """A job with a value in every column, the one after it, and those of the other trials."""
     job = TrialJobRow(
         id="paused.2", trial_id="paused", experiment_id="e", number=2, token="token", status=TrialJobStatus.ENDED,
         parameter_id=7, parameters={"lr": 0.25}, stop_reason=EndReason.PAUSED, end_reason=EndReason.PAUSED,
@@ -188,30 +216,24 @@ def _fill(served: ServedManager) -> None:
         runs_since=NOW,
         checkpoints=[{"job_id": "other.1", "path": "p", "sequence": 1}], stopped_by="user",
     )  # fmt: skip
-    _filled(job, but="members")
-    own = replace(job, id="paused.3", number=3, resumed_from_job="paused.2", parent_job="paused.2")
-    own = replace(own, resume_checkpoint=f"{directory}/trials/1-paused/jobs/2/{STORED}", resumed_from_step=2)
+    own = replace(_filled(job, but="members"), id="paused.3", number=3, resumed_from_job="paused.2")
+    own = replace(own, parent_job="paused.2", resumed_from_step=2)
+    own = replace(own, resume_checkpoint=f"{directory}/trials/1-paused/jobs/2/{STORED}")
     bare = TrialJobRow("donor.1", "donor", "e", 1, "token", TrialJobStatus.ENDED, 0, {"lr": 0.5}, started_at=NOW)
-    other = TrialRow("other", "e", 2, TrialStatus.SUCCEEDED, 2, {"lr": 0.5}, NOW, jobs=1)
+    return [bare, replace(bare, id="other.1", trial_id="other", parameter_id=2), job, own]
+
+
+def _decision(directory: str) -> DecisionRow:
+    """The decision by which the PAUSED trial has continued another one, with a value in every column."""
     decision = DecisionRow(
         "e", 7, 4, DecisionKind.CLONE, "paused", NOW + 1.0, {"lr": 0.25}, {"s": 1}, "other", "other.1",
         f"{directory}/trials/2-other/jobs/1/{STORED}", "gpu-1", 1, 2, "in the lower quantile",
     )  # fmt: skip
-    _filled(decision)
-    imported = [{"parameter": {"lr": 0.125}, "value": {"default": 0.9}}, {"parameter": {"lr": 0.5}, "value": "NaN"}]
+    return _filled(decision)
 
-    def write(connection: sqlite3.Connection) -> None:
-        for each in (donor, trial, other):
-            trials.insert(connection, each)
-        for attempt in (bare, replace(bare, id="other.1", trial_id="other", parameter_id=2), job, own):
-            jobs.insert(connection, attempt)
-        dispatcher_inputs.record(connection, decision)
-        dispatcher_inputs.append(connection, "e", 5, "ImportData", {"rows": imported[:1]})
-        dispatcher_inputs.append(connection, "e", 6, "UpdateSearchSpace", {"search_space": {}})
-        dispatcher_inputs.append(connection, "e", 7, "ImportData", {"rows": imported[1:]})
-        dispatcher_inputs.save_state(connection, "e", 6, "state")
 
-    served.write(write)
+def _write_reports(connection: sqlite3.Connection) -> None:
+    """Reports of every kind, and checkpoints of which one is deleted."""
     reported = [
         MetricRow(1, "other", 1, 0, 0, "intermediate", 0, 1, None, 0.25, NOW + 5.0, 30.0),
         MetricRow(2, "paused", 2, 0, 0, "intermediate", 1, 2, None, {"default": 0.5, "loss": 1.5}, NOW + 3.0, 60.0),
@@ -227,15 +249,9 @@ def _fill(served: ServedManager) -> None:
         ("paused", 2): JournalStart(1, None, NOW + 2.0),
         ("paused", 3): JournalStart(2, 2, NOW + 2.0),
     }
-
-    def write_reports(connection: sqlite3.Connection) -> None:
-        metrics.insert(connection, reported, starts=starts)
-        checkpoints.load(connection, [stored, gone, of_donor])
-        connection.execute("UPDATE checkpoints SET with_metric = 1, expendable = 2")
-
-    served.write_reports(write_reports)
-    for trial_id, job_number in (("paused", 2), ("donor", 1)):
-        served.write_file(trial_id, f"{STORED}/weights", b"0123", job=job_number)
+    metrics.insert(connection, reported, starts=starts)
+    checkpoints.load(connection, [stored, gone, of_donor])
+    connection.execute("UPDATE checkpoints SET with_metric = 1, expendable = 2")
 
 
 Tables = dict[str, list[dict[str, Any]]]
