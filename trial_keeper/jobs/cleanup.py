@@ -17,7 +17,7 @@ from proctor.sdk.checkpoints.saving import checkpoint_folder
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import lock_file, remove_file
 from proctor.sdk.process_limits import is_short
-from proctor.sdk.protocol import CAN_SAVE_FILE, ENV_CHECKPOINT_STORAGE
+from proctor.sdk.protocol import CAN_SAVE_FILE, ENV_CHECKPOINT_STORAGE, boot_time
 from proctor.trial_keeper.jobs.records import (
     JobRecord,
     ProcessRecord,
@@ -25,11 +25,11 @@ from proctor.trial_keeper.jobs.records import (
     StopRecord,
     exit_problem,
     read_exit,
-    verdict_seconds,
     with_stop,
     write_exit,
     write_stop,
 )
+from proctor.trial_keeper.linux.files import verdict_seconds
 from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_pidfd
 from proctor.trial_keeper.linux.processes import (
     ProcessFacts,
@@ -93,7 +93,7 @@ def unknown_exit(record: JobRecord, process: ProcessRecord | None, *, now: float
     started_at = process.started_at if process is not None else now
     is_of_this_boot = (record if process is None else process).boot_id == boot_id()
     known = process.seconds if process is not None and was_running else 0.0
-    waited = min(verdict_seconds(record.launch.directory), known) if known else 0.0
+    waited = min(verdict_seconds(record.launch.directory, boot_time()), known) if known else 0.0
     if record.stop is not None:
         reason, detail = EndReason(record.stop.reason), record.stop.detail
         return Exit(reason, None, None, started_at, now, detail, run_seconds=known, verdict_seconds=waited)

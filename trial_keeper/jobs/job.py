@@ -4,9 +4,11 @@ import asyncio
 import socket
 from dataclasses import dataclass, field, replace
 
+from proctor.sdk.protocol import boot_time
 from proctor.trial_keeper.jobs.lost_reports import Losses
-from proctor.trial_keeper.jobs.records import JobRecord, ProcessRecord, verdict_seconds
+from proctor.trial_keeper.jobs.records import JobRecord, ProcessRecord
 from proctor.trial_keeper.journal_tail import FIRST_MEMBER, JournalTail, find_members
+from proctor.trial_keeper.linux.files import verdict_seconds
 from proctor.trial_keeper.protocol import Exit, JobReport
 
 
@@ -54,7 +56,7 @@ class Job:
         limit = self.record.launch.max_duration_seconds
         if limit is None or self.process is None or self.record.stop is not None:
             return None
-        return limit - (self.process.seconds - verdict_seconds(self.directory))
+        return limit - (self.process.seconds - verdict_seconds(self.directory, boot_time()))
 
     @property
     def backlog(self) -> int:

@@ -18,11 +18,8 @@ from proctor.sdk.process_limits import is_short
 from proctor.sdk.protocol import (
     CONTROL_FILE,
     EXIT_FILE,
-    MAX_WAITS_BYTES,
     NO_MILESTONE,
-    WAITS_FILE,
     boot_time,
-    read_waits,
     write_moment,
 )
 from proctor.trial_keeper.linux.files import open_regular_file, read_regular_file, write_replacement
@@ -293,14 +290,6 @@ def with_stop(record: JobRecord, stop: StopRecord) -> JobRecord:
     until = None if first.until is None else min(untils)
     changed = replace(first, grace_seconds=grace, save_seconds=save, deadline=deadline, until=until)
     return replace(record, stop=changed)
-
-
-def verdict_seconds(directory: str) -> float:
-    """How long a job has waited for verdicts in this boot of the machine, up to now."""
-    try:
-        return read_waits(read_regular_file(os.path.join(directory, WAITS_FILE), MAX_WAITS_BYTES), boot_time())
-    except OSError:  # for none, or the disk does not say
-        return 0.0
 
 
 def write_milestone(directory: str, milestone: int) -> None:

@@ -12,6 +12,7 @@ from _thread import get_native_id
 from contextlib import suppress
 
 from proctor.sdk.files import name_beside, put_in_place, remove_file, set_aside, write_all
+from proctor.sdk.protocol import MAX_WAITS_BYTES, WAITS_FILE, read_waits
 
 
 def allocate_file(path: str, size: int, *, mode: int = 0o600) -> None:
@@ -97,3 +98,11 @@ def _open_to_write(path: str, mode: int) -> int:
             raise
     os.unlink(path)
     return open_regular_file(path, flags, mode)
+
+
+def verdict_seconds(directory: str, now: float) -> float:
+    """Return how long a job has waited for verdicts in this boot of the machine, up to `now` (CLOCK_BOOTTIME)."""
+    try:
+        return read_waits(read_regular_file(f"{directory}/{WAITS_FILE}", MAX_WAITS_BYTES), now)
+    except OSError:  # for none, or the disk does not say
+        return 0.0

@@ -25,21 +25,18 @@ from proctor.sdk.protocol import (
     ENV_JOB_STARTED,
     ENV_MEMORY_RESERVE,
     EXIT_FILE,
-    MAX_WAITS_BYTES,
     STDERR_FILE,
     STDOUT_FILE,
-    WAITS_FILE,
     boot_id,
     boot_time,
-    read_waits,
     write_moment,
 )
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.linux.files import (
     make_replaceable,
     open_regular_file,
-    read_regular_file,
     remove_replacement,
+    verdict_seconds,
     write_replacement,
 )
 from proctor.trial_keeper.linux.identity import start_time
@@ -325,7 +322,7 @@ class _Reaper:
                 "memory": read_content(self._memory).decode("ascii", "replace") if self._memory >= 0 else "",
                 "cpu_seconds": processes.cpu_seconds_of_children(),
                 "run_seconds": now - self._started_boot,
-                "verdict_seconds": read_waits(self._read_waits(), now),
+                "verdict_seconds": verdict_seconds(self._request["directory"], now),
             }
         ).encode()
         path = os.path.join(self._request["directory"], EXIT_FILE)
@@ -347,12 +344,6 @@ class _Reaper:
                 is_notified = is_notified or self._send_end(end)
                 time.sleep(_FULL_DISK_RETRY_SECONDS)
         failpoint("reaper.exit.after")
-
-    def _read_waits(self) -> bytes:
-        try:
-            return read_regular_file(os.path.join(self._request["directory"], WAITS_FILE), MAX_WAITS_BYTES)
-        except OSError:  # it has waited for none
-            return b""
 
     def _send_end(self, end: bytes) -> bool:
         try:
