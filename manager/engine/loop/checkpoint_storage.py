@@ -202,14 +202,15 @@ class CheckpointPlaces:
         if config.checkpoint_storage is None:
             return None
         storage = CheckpointStorage.with_secrets(config.checkpoint_storage, secrets)
-        return ExperimentPlace(storage, await owner_of(self._control, experiment_id, created_at))
+        return await self._place(storage, experiment_id, created_at)
 
     async def of(self, row: ExperimentRow) -> ExperimentPlace | None:
         """Where an experiment stores its checkpoints, if not in its jobs' folders."""
         storage = CheckpointStorage.of(await read_config(row), Path(row.directory))
-        return (
-            None if storage is None else ExperimentPlace(storage, await owner_of(self._control, row.id, row.created_at))
-        )
+        return None if storage is None else await self._place(storage, row.id, row.created_at)
+
+    async def _place(self, storage: CheckpointStorage, experiment_id: str, created_at: float) -> ExperimentPlace:
+        return ExperimentPlace(storage, await owner_of(self._control, experiment_id, created_at))
 
     async def give_up(self, row: ExperimentRow, *, keep_checkpoints: bool) -> list[str]:
         """Delete what an experiment has stored, or leave it to whoever claims it next. Returns what was left that
