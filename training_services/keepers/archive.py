@@ -45,6 +45,8 @@ _NOT_OF_PODS = (
 _UNCHECKED_HASH = (0b01).to_bytes(4, "little")
 _MARSHAL_VERSION = 2
 """Later ones write what depends on the process that does it."""
+_WITHOUT_DOCSTRINGS = 2
+"""The level of optimization: docstrings would be a tenth of the archive."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
 _SDK_MODULES = ("sdk/bundle.py", "sdk/json_input.py")
@@ -126,7 +128,8 @@ def compile_keeper(content: dict[str, bytes]) -> dict[str, bytes]:
     compiled: dict[str, bytes] = {}
     for name, source in content.items():
         if name.startswith((_KEEPER, *_SDK)) and not name.startswith(_NOT_OF_PODS):
-            code = marshal.dumps(compile(source, name, "exec", dont_inherit=True), _MARSHAL_VERSION)
+            module = compile(source, name, "exec", dont_inherit=True, optimize=_WITHOUT_DOCSTRINGS)
+            code = marshal.dumps(module, _MARSHAL_VERSION)
             compiled[f"{name}c"] = MAGIC_NUMBER + _UNCHECKED_HASH + source_hash(source) + code
     return compiled
 
