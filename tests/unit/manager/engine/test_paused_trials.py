@@ -168,6 +168,19 @@ async def test_a_trial_that_is_being_stopped_is_not_paused(scene: PausingScene, 
 
 
 @played(play)
+async def test_a_trial_that_ends_in_the_moment_in_which_it_is_paused_is_not_paused(
+    scene: PausingScene, manager: Manager, /
+) -> None:
+    await scene.begin(3)
+    row = await scene.pause()
+    await manager.pause_experiment("exp")
+    await manager.trials.resume(row.id)  # it has no job: a kill ends it at once
+    kill, pause = manager.trials.kill(row.id), manager.trials.pause(row.id)
+    answers = await asyncio.gather(kill, pause, return_exceptions=True)
+    assert str(answers[1]) == f"trial {row.id} has ended already; only a live trial can be paused"
+
+
+@played(play)
 async def test_a_trial_with_a_final_metric_is_not_kept_but_has_succeeded(
     scene: PausingScene, manager: Manager, /
 ) -> None:

@@ -510,6 +510,19 @@ async def test_a_pod_that_does_not_end_in_time_is_overdue(
                 await asyncio.sleep(0.01)
 
 
+async def test_a_job_whose_only_pod_was_deleted_has_lost_it(script: Script, tmp_path: Path) -> None:
+    script.answer(JOBS, page(job("a"), version="10"), lambda _: held())
+    metadata = {"name": "a-1", "uid": "pod", "labels": {"proctor/job": "a"}, "resourceVersion": "11"}
+    metadata |= {"creationTimestamp": "2026-11-24T00:00:00Z"}
+    pod = {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": "Running"}}
+    async with watching(script, tmp_path) as view:
+        script.answer(PODS, page(pod, version="11"), lines(("DELETED", pod)), lambda _: held())
+        changes = view.listen()
+        while (found := view.first_pod("a")) is None or found.phase != "Failed":
+            await changes.take()
+        assert found.is_going
+
+
 async def test_what_was_just_created_or_deleted_is_known_before_its_watch_says_so(
     script: Script, tmp_path: Path
 ) -> None:
@@ -521,6 +534,23 @@ async def test_what_was_just_created_or_deleted_is_known_before_its_watch_says_s
         view.note_deleted("b")
         view.note_created(job("b"))  # the answer to its creation, late
         assert [seen.job_id for seen in await view.list()] == ["a"]
+
+
+async def test_an_answer_that_is_cut_is_told(tmp_path: Path) -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nthe ")
+        writer.close()
+
+    async with await asyncio.start_server(cut, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        write_kubeconfig(tmp_path, {"server": f"http://127.0.0.1:{port}"}, {})
+        cluster = await open_cluster(str(tmp_path / "kubeconfig"), None)
+        try:
+            with pytest.raises(ApiUnreachable, match=r"an answer of .* was cut"):
+                await cluster.read_log("ml", "pod", "trial", tail_lines=20)
+        finally:
+            await cluster.close()
 
 
 async def test_of_the_log_of_one_container_the_end_is_read_up_to_a_limit(script: Script, cluster: Cluster) -> None:
