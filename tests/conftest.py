@@ -5,6 +5,7 @@ example may take some. With `--hypothesis-profile few`, as in `make test-fast`, 
 import gc
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -52,10 +53,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def process_is_left_as_it_was() -> Iterator[None]:
-    """The umask and the limit on open files are the process's: a test that changed them would change all that follow
-    in its worker, far away from here."""
+    """The umask, the limit on open files and what can be imported are the process's: a test that changed them would
+    change all that follow in its worker, far away from here. Folders that a dispatcher in this process has made
+    importable are forgotten, with their modules."""
     umask, open_files = read_umask(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    places = list(sys.path)
     yield
+    if added := tuple(f"{place}/" for place in set(sys.path) - set(places)):
+        sys.path[:] = places
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(added):
+                del sys.modules[name]
     left = read_umask(), resource.getrlimit(resource.RLIMIT_NOFILE)
     if left != (umask, open_files):
         os.umask(umask)

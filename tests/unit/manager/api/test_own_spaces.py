@@ -44,14 +44,12 @@ FACTORS = {"layers": {"_type": "factor", "_value": 96}, "_note": "not NNI's gram
 
 
 @pytest.fixture(autouse=True)
-def own_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a dispatcher in this process does to it is undone."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def own_environment() -> Iterator[None]:
+    """What a dispatcher in this process does to the environment is undone."""
     environment = dict(os.environ)
     yield
     os.environ.clear()
     os.environ.update(environment)
-    sys.modules.pop("own_space_tuner", None)
 
 
 def own(directory: Path, proposals: list[Any]) -> dict[str, Any]:
