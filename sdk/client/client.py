@@ -14,8 +14,8 @@ from proctor.sdk.client.result_calls import ResultCalls
 from proctor.sdk.client.transport import AGENT, PAGE_SIZE, TIMEOUT_SECONDS, JsonObject, Query, Transport, path_of
 from proctor.sdk.client.trial_calls import TrialCalls
 
-MACHINES_TIMEOUT_SECONDS = 900.0
-"""Each hop to each machine has a limit of its own; this one is for the sum."""
+LONG_TIMEOUT_SECONDS = 900.0
+"""For requests that use machines or a storage of checkpoints: each step has its own limit, this one is for the sum."""
 
 
 class Client(ResultCalls, TrialCalls):
@@ -248,7 +248,8 @@ class Client(ResultCalls, TrialCalls):
         :param handover: name of a file in the home's incoming folder, from `credentials.write_caller_environment`.
         """
         body: JsonObject = {"config": dict(config), "directory": os.fspath(directory), "handover": handover}
-        return self._post("/experiments", {**body, "experiment_id": experiment_id, "dry_run": dry_run})
+        body |= {"experiment_id": experiment_id, "dry_run": dry_run}
+        return self._post("/experiments", body, timeout_seconds=LONG_TIMEOUT_SECONDS)
 
     def load_experiment(
         self,
@@ -270,7 +271,8 @@ class Client(ResultCalls, TrialCalls):
         body: JsonObject = {"archive": archive, "experiment_id": experiment_id, "code_directory": code_directory}
         if keep_storage:  # which an earlier manager refuses, rather than do something else
             body["keep_storage"] = True
-        return self._post("/experiments/load", {**body, "handover": handover})
+        body["handover"] = handover
+        return self._post("/experiments/load", body, timeout_seconds=LONG_TIMEOUT_SECONDS)
 
     def update_experiment(self, experiment_id: str, changes: Mapping[str, Any]) -> JsonObject:
         """Change limits or search space while it runs; None takes a limit away, what is left out stays.
@@ -285,7 +287,9 @@ class Client(ResultCalls, TrialCalls):
         """Remove an experiment that does not run, with its folder; `keep_checkpoints`: not what is in its
         checkpointStorage. Returns what was left because nothing shows that it is the experiment's, a sentence each."""
         query = {"keep_checkpoints": "true"} if keep_checkpoints else None
-        answer = self._transport.request("DELETE", path_of("experiments", experiment_id), query=query)
+        answer = self._transport.request(
+            "DELETE", path_of("experiments", experiment_id), query=query, timeout_seconds=LONG_TIMEOUT_SECONDS
+        )
         return list((answer or {}).get("left", []))  # an earlier manager answers nothing
 
     def stop_experiment(self, experiment_id: str) -> JsonObject:
@@ -324,7 +328,7 @@ class Client(ResultCalls, TrialCalls):
     ) -> list[JsonObject]:
         body = {"config": dict(config), "directory": os.fspath(directory), "handover": handover, "machine": machine}
         answer = self._transport.request(
-            "POST", path_of("platforms", verb), body=body, timeout_seconds=MACHINES_TIMEOUT_SECONDS
+            "POST", path_of("platforms", verb), body=body, timeout_seconds=LONG_TIMEOUT_SECONDS
         )
         steps: list[JsonObject] = answer["items"]
         return steps

@@ -171,8 +171,12 @@ class Calls:
         found: JsonObject = self._transport.request("GET", path)
         return found
 
-    def _post(self, path: str, body: Any = None, query: "Query | None" = None) -> JsonObject:
-        found: JsonObject = self._transport.request("POST", path, body=body, query=query)
+    def _post(
+        self, path: str, body: Any = None, query: "Query | None" = None, timeout_seconds: float | None = None
+    ) -> JsonObject:
+        found: JsonObject = self._transport.request(
+            "POST", path, body=body, query=query, timeout_seconds=timeout_seconds
+        )
         return found
 
     def _log(self, path: str, query: Query) -> LogPiece:

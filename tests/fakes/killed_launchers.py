@@ -19,7 +19,7 @@ STALL = "PROCTOR_STALLED_IMPORT"  # a folder: other processes than the first one
 METHODS = ("fork", "spawn", "forkserver")
 RANKS = (1, 2, 3)
 CELLS = [(method, ranks) for method in METHODS for ranks in RANKS]
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 _LOOK_SECONDS = 0.01
 
 if __name__ == "__mp_main__" and STALL in os.environ:  # as if the import of torch took very long

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.served_manager import TOKEN, ServedManager
@@ -10,8 +11,10 @@ from fakes.served_manager import TOKEN, ServedManager
 from proctor.manager.settings import Home
 from proctor.sdk.client import Client
 from proctor.sdk.client import errors as client_errors
+from proctor.sdk.client.connections import Connections, HttpAnswer
 from proctor.sdk.client.home import find_home
 from proctor.sdk.client.transport import PAGE_SIZE
+from proctor.training_services.stored_checkpoints import DELETE_SECONDS, TIME_LIMIT_SECONDS
 
 
 def test_it_finds_the_manager_of_its_home(served: ServedManager, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +54,29 @@ def test_a_damaged_address_is_no_manager(tmp_path: Path) -> None:
     (tmp_path / "manager.json").write_text('{"url": ')
     with pytest.raises(client_errors.ManagerUnreachable):
         Client(home=tmp_path)
+
+
+def test_the_manager_has_time_to_use_a_storage_of_checkpoints(
+    served: ServedManager, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: list[float] = []
+    send = Connections.send
+
+    def note(self: Connections, *place: str, seconds: float, **rest: Any) -> HttpAnswer:
+        given.append(seconds)
+        return send(self, *place, seconds=seconds, **rest)
+
+    monkeypatch.setattr(Connections, "send", note)
+    requests = (
+        lambda: client.create_experiment({}, directory=tmp_path),
+        lambda: client.load_experiment("a.zip"),
+        lambda: client.delete_experiment("e"),
+    )
+    for request in requests:
+        with pytest.raises(client_errors.ClientError):
+            request()
+    assert len(given) == len(requests)
+    assert min(given) > max(DELETE_SECONDS, 2 * TIME_LIMIT_SECONDS), "it looks whether it may, and does it"
 
 
 def test_lists_follow_all_pages(served: ServedManager, client: Client) -> None:
