@@ -224,9 +224,10 @@ def test_C9_tensors_may_change_while_they_are_being_stored(
 ) -> None:
     go_on = threading.Event()
     write = folders.store_file
-    monkeypatch.setattr(folders, "store_file", lambda *a, **k: (go_on.wait(60), write(*a, **k)))
     weight = torch.ones(8)
-    writer.storage.save(make_content(1, weight=weight))
+    writer.save(1)  # the first one is read back before training continues
+    monkeypatch.setattr(folders, "store_file", lambda *a, **k: (go_on.wait(60), write(*a, **k)))
+    writer.storage.save(make_content(2, weight=weight))
     weight.zero_()
     go_on.set()
     writer.storage.close()
