@@ -22,6 +22,7 @@ from proctor.sdk.protocol import (
     ENV_SEQUENCE_ID,
     ENV_TRIAL_ID,
     ENV_VERDICT_SECONDS,
+    MAX_VERDICT_SECONDS,
     MAX_WAITS_BYTES,
     PARAMETER_FILE,
     WAITS_FILE,
@@ -40,11 +41,10 @@ if TYPE_CHECKING:
 
 STANDALONE = "STANDALONE"
 VERDICT_SECONDS = 10.0
-"""How long a report waits for a verdict where the environment does not say it: the manager may be away."""
+"""How long a report waits for a verdict where the environment does not say it: the manager is of an earlier version."""
 
 _MARKER_RETRY_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.05
-_LONGEST_VERDICT_SECONDS = 3600.0
 
 
 class StopRequest:
@@ -166,6 +166,8 @@ class Channel:
         self.resume_checkpoint = environment.get(ENV_RESUME_CHECKPOINT) or None
         self.time = JobTime(environment, self.job_directory)
         self.is_judged = False  # a trial scheduler judges what this process reports
+        self.verdict_seconds = _verdict_seconds(environment)
+        """How long a report waits for a verdict at most."""
         self._environment = environment
         self._clock, self._pause = clock, pause
         self._points = _read_count(environment.get(ENV_CURVE_POINTS))
@@ -217,28 +219,28 @@ class Channel:
         self._read_control()
         return self._stop
 
-    def await_verdict(self, step: "int | None", *, is_stored: bool) -> None:
+    def await_verdict(self, step: "int | None", *, is_stored: bool) -> "int | None":
         """After a report of an intermediate metric: if the trial is at its milestone, wait until control.json names a
-        later one, none, or a stop. If nothing comes in time, the trial continues, and does not wait again at this
-        milestone. One `stat` a call where there is nothing to wait for.
+        later one, none, or a stop. If nothing comes in time, return the milestone: the trial continues, and does not
+        wait again there. One `stat` a call where there is nothing to wait for.
 
         :param step: the reported one; without one the points of the trial's curve are counted.
         :param is_stored: the metric is a point of the curve.
         """
         self._points += is_stored
         reached = self._points if step is None else step
-        if not self._must_wait(reached):
-            return
-        longest = _verdict_seconds(self._environment)
-        self.time.begin_wait(longest)
+        if not self.verdict_seconds or not self._must_wait(reached):
+            return None
+        self.time.begin_wait(self.verdict_seconds)
         try:
-            deadline, pause = self._clock() + longest, _FIRST_PAUSE_SECONDS
+            deadline, pause = self._clock() + self.verdict_seconds, _FIRST_PAUSE_SECONDS
             while (left := deadline - self._clock()) > 0:
                 self._pause(min(pause, left))
                 pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
                 if not self._must_wait(reached):
-                    return
+                    return None
             self._given_up = self._milestone
+            return self._given_up
         finally:
             self.time.end_wait()
 
@@ -286,13 +288,18 @@ def _read_count(text: "str | None") -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
 
+def longest_wait(environment: "Mapping[str, str]") -> float:
+    """Return for how many seconds a rank of the trial may stand still for a verdict; 0 without a trial scheduler."""
+    return _verdict_seconds(environment) if ENV_JUDGED_RANK in environment else 0.0
+
+
 def _verdict_seconds(environment: "Mapping[str, str]") -> float:
     """How long to wait for a verdict, as the environment says."""
     try:
         seconds = float(environment[ENV_VERDICT_SECONDS])
     except (KeyError, ValueError):
         return VERDICT_SECONDS
-    return seconds if 0 <= seconds <= _LONGEST_VERDICT_SECONDS else VERDICT_SECONDS
+    return seconds if 0 <= seconds <= MAX_VERDICT_SECONDS else VERDICT_SECONDS
 
 
 class _ForkedJournal:

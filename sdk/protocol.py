@@ -39,6 +39,8 @@ A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long
     {"kind": "lost", "why": "a sentence", "damaged": "s3://…", "time": …}  (the checkpoint that the job was handed)
         reports that could not be written (full disk). Of those that the trial itself could no longer record the keeper
         tells, behind the last byte of the journal, as if they stood there; so it does of a final in the reserve
+    {"kind": "unjudged", "step": 27, "waited": 600.0, "time": …}
+        the trial has waited so many seconds at this milestone, in vain, and trains past it without a verdict
 
 An optional `"step"` is the step the user named. `"time"` is Unix time, for people. `"seconds"` is how long the job had
 run by a clock that nothing sets, without its waits for verdicts (`JobTime`); records of earlier versions, and of
@@ -66,6 +68,7 @@ WAITS_FILE = "verdict-waits"
 """For how many seconds a job has waited for verdicts, since when it waits now, by `boot_time` (0: it does not), and for
 how many seconds at most."""
 MAX_WAITS_BYTES = 128
+MAX_VERDICT_SECONDS = 7 * 86400.0
 OUTPUT_FOLDER = "output"
 CHECKPOINT_FOLDER = "output/checkpoints"
 
@@ -83,6 +86,7 @@ KIND_INTERMEDIATE = "intermediate"
 KIND_FINAL = "final"
 KIND_CHECKPOINT = "checkpoint"
 KIND_LOST = "lost"
+KIND_UNJUDGED = "unjudged"
 
 # The environment of a trial. The NNI names (facts of NNI 3.0) are set beside ours, see `trial_environment`.
 ENV_JOB_DIRECTORY = "PROCTOR_JOB_DIR"  # absolute path; its presence means "inside an experiment"
@@ -99,7 +103,9 @@ ENV_CHECKPOINT_QUOTA = "PROCTOR_CHECKPOINT_QUOTA_MB"  # what all checkpoints of 
 ENV_CHECKPOINT_STORAGE = "PROCTOR_CHECKPOINT_STORAGE"  # folder or URL below which this job stores its own, or unset
 ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # path or URL of the checkpoint to continue from, or unset
 ENV_JUDGED_RANK = "PROCTOR_JUDGED_RANK"  # the rank whose reports a trial scheduler judges, or unset: nothing waits
-ENV_VERDICT_SECONDS = "PROCTOR_VERDICT_SECONDS"  # how long a report waits for a verdict at most, or unset
+ENV_VERDICT_SECONDS = (
+    "PROCTOR_VERDICT_SECONDS"  # how long a report waits for a verdict at most; from older managers none
+)
 ENV_CURVE_POINTS = "PROCTOR_CURVE_POINTS"  # how many points the trial's curve has where this job continues it, or unset
 
 _CLOCK_BOOTTIME = 7  # Python names it on Linux only
@@ -234,9 +240,22 @@ def read_moment(text: str) -> "float | None":
 def read_waits(data: bytes, now: float) -> float:
     """Return for how many seconds a job has waited for verdicts by boot time `now`; 0 for what is no such file. A wait
     counts as over when it has lasted as long as it may: its process may have been killed, and the job continue."""
+    waited, since, longest = _parse_waits(data)
+    seconds = waited + (max(0.0, min(now - since, longest)) if since else 0.0)
+    return seconds if 0.0 <= seconds < now else 0.0  # a trial may write there what it likes
+
+
+def read_wait(data: bytes, now: float) -> "tuple[float, float]":
+    """Return for how many seconds a job waits for a verdict by boot time `now`, and how long it may; zeros if it does
+    not, or no longer may."""
+    _, since, longest = _parse_waits(data)
+    is_waiting = 0.0 < since <= now < since + longest <= now + MAX_VERDICT_SECONDS
+    return (now - since, longest) if is_waiting else (0.0, 0.0)
+
+
+def _parse_waits(data: bytes) -> "tuple[float, float, float]":
     try:
         waited, since, longest = (float(word) for word in data.split())
     except ValueError:
-        return 0.0
-    seconds = waited + (max(0.0, min(now - since, longest)) if since else 0.0)
-    return seconds if 0.0 <= seconds < now else 0.0  # a trial may write there what it likes
+        return 0.0, 0.0, 0.0
+    return waited, since, longest

@@ -18,6 +18,7 @@ from proctor.sdk.protocol import (
     KIND_FINAL,
     KIND_INTERMEDIATE,
     KIND_LOST,
+    KIND_UNJUDGED,
     MAX_RECORD_BYTES,
 )
 from proctor.sdk.quick_json import quote
@@ -231,7 +232,10 @@ def _report(kind: str, text: str, metric: object, step: "int | None" = None, aft
         if after:  # on its own: half a write must not hold a whole record
             channel.journal.append(after, count=0)
         if channel.is_judged and kind == KIND_INTERMEDIATE:
-            channel.await_verdict(step, is_stored=is_stored)
+            passed = channel.await_verdict(step, is_stored=is_stored)
+            if passed is not None:
+                waited = f'"waited":{channel.verdict_seconds:.6f}'
+                channel.journal.append(_record(KIND_UNJUDGED, waited, passed))
 
 
 def _record(kind: str, content: str, step: "int | None") -> str:

@@ -249,6 +249,7 @@ class Keeper(SessionHandler):
             self._jobs.watch.check()
             await self._check_disk()
             self._outbox.set_suspended(self._jobs.find_suspended())
+            self._outbox.set_waiting(self._jobs.find_waiting())
             await self._end_leases(loop.time() - self._session.last_answer)
             if loop.time() >= next_sweep:
                 next_sweep = loop.time() + _SWEEP_SECONDS

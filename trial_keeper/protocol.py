@@ -432,6 +432,9 @@ class ReportHeader:
     stands for all jobs that are to be started."""
     system: SystemLoad | None = None  # None where it cannot be read, and from an older keeper
     refused: list[RefusedCommand] = field(default_factory=list)  # an older keeper only writes them to its log
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Which trials stand still until their trial scheduler has decided, as clauses by job id; none from an older
+    keeper."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from proctor.manager.config.fields import (
     TrialNumber,
     Truth,
     VariableNames,
+    VerdictTimeout,
     Whole,
     newest_checkpoints,
     unexpected,
@@ -194,6 +195,9 @@ class ExperimentConfig(Section):
     """Where checkpoints are stored, as a location alone or a mapping; in the jobs' own folders if not given."""
     save_seconds: SecondsOrZero | None = None
     """How long a stopped trial may save; if not given 30 where it calls should_stop() or has a checkpoint, else 0."""
+    verdict_timeout_seconds: Annotated[VerdictTimeout | None, Field(alias="verdictTimeout")] = None
+    """How long a trial waits at most where its trial scheduler decides, also while the manager is away: 0 to 7d; 10m if
+    not given."""
     lease_seconds: Seconds | None = None
     """Stop the trials after this time without a manager; never if not given."""
 

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from proctor.sdk.protocol import MAX_VERDICT_SECONDS
+
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>[smhd]?)")
 BOOLEAN_WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
@@ -113,6 +115,13 @@ def _seconds_or_zero(value: object) -> float:
     except PydanticCustomError as error:
         found = str((error.context or {}).get("expected", ""))
         raise unexpected(found.replace("of more than zero, such as 90", "of zero or more, such as 0, 90")) from None
+
+
+def _verdict_timeout(value: object) -> float:
+    found = _seconds_or_zero(value)
+    if found > MAX_VERDICT_SECONDS:
+        raise unexpected("a duration of at most 7 days (7d), such as 10m: a trial keeps its GPUs while it waits")
+    return found
 
 
 def _indices(value: Any) -> Any:
@@ -322,6 +331,7 @@ Hours = Annotated[
     WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": MOST_HOURS}),
 ]
 SecondsOrZero = Annotated[float, BeforeValidator(_seconds_or_zero), _duration_schema("minimum")]
+VerdictTimeout = Annotated[float, BeforeValidator(_verdict_timeout), _duration_schema("minimum")]
 ExitCodes = Annotated[
     tuple[int, ...],
     BeforeValidator(_exit_codes),

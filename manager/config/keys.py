@@ -372,6 +372,7 @@ KEYS: tuple[Key, ...] = (
             "checkpointStorage.location": "s3://bucket/folder",
             "checkpointStorage.environment": ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"],
             "saveSeconds": "2m",
+            "verdictTimeout": "30m",
             "leaseSeconds": 600,
         },
     ),

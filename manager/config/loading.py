@@ -24,6 +24,7 @@ from proctor.manager.config.sections import (
     check_class_args,
     check_trial_scheduler,
     find_registered,
+    notice_idle_verdict_timeout,
     resolve_registered,
     settle_search_space,
     settle_service,
@@ -139,6 +140,7 @@ def _load(
     algorithms = _sound_algorithms(root, directory)
     check_algorithms(root, algorithms, space, report)
     check_trial_scheduler(root, report)
+    notice_idle_verdict_timeout(root, algorithms, report)
     if refusal is not None:
         check_class_args(root, named, algorithms, refusal, report)
     _check_directories(root, directory, report)

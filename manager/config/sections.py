@@ -29,7 +29,8 @@ from proctor.manager.config.platforms import (
 )
 from proctor.manager.config.tree import Member, TreeNode, describe, find, plain
 from proctor.manager.config.validation import all_finite
-from proctor.manager.dispatcher.algorithms.catalog import ASSESSOR, KINDS, TRIAL_SCHEDULER, TUNER
+from proctor.manager.dispatcher.algorithms.catalog import ASSESSOR, KINDS, TRIAL_SCHEDULER, TUNER, fill_arguments
+from proctor.sdk.scheduler import TRAINING_ITERATION
 
 if TYPE_CHECKING:
     from proctor.sdk.space import SearchSpace
@@ -89,6 +90,28 @@ def check_trial_scheduler(root: TreeNode, report: ConfigReport) -> None:
     if builtin is not None and builtin.name == "PBT" and "className" in tuner.node.members:
         text = "PBT explores the parameters of other trials by itself, so that the tuner must be a built-in one: Random"
         report.problem(tuner.place, tuner.node.path, message=text)
+
+
+def notice_idle_verdict_timeout(
+    root: TreeNode, algorithms: Mapping[str, AlgorithmConfig], report: ConfigReport
+) -> None:
+    """Add a notice about a `verdictTimeout` where no trial ever waits for a verdict."""
+    member, scheduler = root.members.get("verdictTimeout"), algorithms.get(TRIAL_SCHEDULER)
+    if member is None:
+        return
+    if scheduler is None:
+        report.notice(member.place, member.node.path, "has no effect: there is no trialScheduler")
+        return
+    from proctor.manager.dispatcher.algorithms.registry import find_builtin
+
+    builtin = find_builtin(TRIAL_SCHEDULER, scheduler.name) if scheduler.name is not None else None
+    if builtin is None:
+        return
+    time_attr = fill_arguments(scheduler.class_args, builtin.arguments)["time_attr"]
+    if builtin.name == "MedianStopping" or time_attr != TRAINING_ITERATION:
+        by = "" if builtin.name == "MedianStopping" else f" by {time_attr}"
+        text = f"has no effect: under {builtin.name}{by} no trial waits for a verdict"
+        report.notice(member.place, member.node.path, text)
 
 
 # ---- names of registered classes -------------------------------------------------------------------------------------

@@ -245,6 +245,7 @@ class ExperimentConfig:
     checkpoint_storage: Mapping[str, Any] | str | None = None
     """A folder that all nodes share, or a URL; with variables for it as {"location": …, "environment": [...]}."""
     save_seconds: float | str | None = None
+    verdict_timeout: float | str | None = None
     lease_seconds: float | None = None
 
     def __post_init__(self) -> None:

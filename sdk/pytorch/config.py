@@ -72,7 +72,8 @@ class Settings:
     :param gpus: the ids of the GPUs to use; several start one process each.
     :param processes: with `use_cpu`, how many processes share the work (gloo).
     :param backend: the backend of the process group; None chooses NCCL for GPUs and gloo for the CPU.
-    :param group_timeout_seconds: how long a rank waits for the others at one point; None leaves it to PyTorch.
+    :param group_timeout_seconds: how long a rank waits for the others at one point; None leaves it to PyTorch, and
+        adds `verdictTimeout` under a trial scheduler.
     :param random_seed: the seed of everything; None is 6691.
     :param chkpt_root: the folder of the checkpoints; inside a trial it may be left out.
     :param log_path: the folder of the log files.

@@ -263,7 +263,7 @@ class KeeperHub(KeeperFiles):
         for report in reports:
             fenced |= report.refused
             self._record_stored(report, session)
-        self._report_suspended(keeper_id, session, header.stopped)
+        self._report_held_up(keeper_id, session, {**header.waiting, **header.stopped})
         for refused in header.refused:
             self._take_refusal(keeper_id, session, refused)
         return ReportAnswer(
@@ -274,22 +274,22 @@ class KeeperHub(KeeperFiles):
             pause_seconds=min(PAUSE_SECONDS_PER_NODE * (len(self._sessions.all()) - 1), LONGEST_PAUSE_SECONDS),
         )
 
-    def _report_suspended(self, keeper_id: str, session: RegisteredKeeper, suspended: Mapping[str, str]) -> None:
-        """Report to the experiments which of their jobs are stuck because a process of their keeper is suspended, and
-        which continue again."""
-        for job_id in session.suspended.keys() | suspended.keys():
-            job, clause = self._jobs.known(job_id), suspended.get(job_id, "")
-            if not job_id or clause == session.suspended.get(job_id, ""):
+    def _report_held_up(self, keeper_id: str, session: RegisteredKeeper, held_up_jobs: Mapping[str, str]) -> None:
+        """Report to the experiments which of their jobs are stuck because a process of their keeper is suspended, or
+        stand still until their trial scheduler has decided, and which continue again."""
+        for job_id in session.held_up.keys() | held_up_jobs.keys():
+            job, clause = self._jobs.known(job_id), held_up_jobs.get(job_id, "")
+            if not job_id or clause == session.held_up.get(job_id, ""):
                 continue
             if job is not None and self._is_of_another(job, keeper_id, session):
                 continue
             client = None if job is None else self._clients.get(job.experiment_id)
             if job is None or client is None:
-                session.suspended.pop(job_id, None)  # reported again next time, if it is still so
+                session.held_up.pop(job_id, None)  # reported again next time, if it is still so
                 continue
             client.queue_change(held_up(job, keeper_id, session.place, clause, now=self._now()))
-            session.suspended[job_id] = clause
-        session.suspended = {job_id: clause for job_id, clause in session.suspended.items() if clause}
+            session.held_up[job_id] = clause
+        session.held_up = {job_id: clause for job_id, clause in session.held_up.items() if clause}
 
     def _take_refusal(self, keeper_id: str, session: RegisteredKeeper, refused: RefusedCommand) -> None:
         """A keeper cannot read a command: a launch ends its job, for anything else its experiment is notified."""
@@ -428,7 +428,7 @@ class KeeperHub(KeeperFiles):
         """Why a job is stuck, as its keeper says: a process of that is suspended. "" if it is not, or that is not
         known."""
         session = self._sessions.find(keeper_id)
-        return "" if session is None else session.suspended.get(job_id, "")
+        return "" if session is None else session.held_up.get(job_id, "")
 
     # ---- jobs
 

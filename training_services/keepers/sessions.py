@@ -37,15 +37,16 @@ def derive_secret(key: bytes, job_id: str, token: str) -> str:
 class RegisteredKeeper:
     """One registration of one keeper: the commands for it, and the questions about files that are put to it.
 
-    `place` is what it is called, after "the keeper of". `suspended` says which of its jobs are stuck, as far as their
-    experiments know (`ReportHeader.stopped`). `refused` are the jobs of other keepers that it has reported on.
+    `place` is what it is called, after "the keeper of". `held_up` says which of its jobs are stuck, or stand still, as
+    far as their experiments know (`ReportHeader.stopped` and `waiting`). `refused` are the jobs of other keepers that
+    it has reported on.
     """
 
     def __init__(self, place: str, registration: Registration) -> None:
         self.id = secrets.token_hex(16)
         self.place = place
         self.jobs = {job.job_id: job for job in registration.jobs}
-        self.suspended: dict[str, str] = {}
+        self.held_up: dict[str, str] = {}
         self.refused: set[str] = set()
         self.commands = CommandQueue()
         self.files = FileRequests(place, self.commands, registration)

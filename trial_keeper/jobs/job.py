@@ -4,12 +4,15 @@ import asyncio
 import socket
 from dataclasses import dataclass, field, replace
 
-from proctor.sdk.protocol import boot_time
+from proctor.sdk.protocol import ENV_JUDGED_RANK, boot_time
 from proctor.trial_keeper.jobs.lost_reports import Losses
 from proctor.trial_keeper.jobs.records import JobRecord, ProcessRecord
 from proctor.trial_keeper.journal_tail import FIRST_MEMBER, JournalTail, find_members
-from proctor.trial_keeper.linux.files import verdict_seconds
+from proctor.trial_keeper.linux.files import present_wait, verdict_seconds
 from proctor.trial_keeper.protocol import Exit, JobReport
+
+_LONG_WAIT_SECONDS = 2.0
+"""A trial that has waited for a verdict for so long says that it does; most have theirs in hundredths of a second."""
 
 
 @dataclass(eq=False)
@@ -57,6 +60,19 @@ class Job:
         if limit is None or self.process is None or self.record.stop is not None:
             return None
         return limit - (self.process.seconds - verdict_seconds(self.directory, boot_time()))
+
+    def describe_wait(self, now: float) -> str:
+        """Why its trial stands still, as a clause, if that has waited for a verdict for a while; "" if it has not.
+
+        :param now: by `boot_time`.
+        """
+        launch = self.record.launch
+        if ENV_JUDGED_RANK not in launch.environment or self.process is None or self.record.stop is not None:
+            return ""
+        seconds, longest = present_wait(self.directory, now)
+        if seconds < _LONG_WAIT_SECONDS:
+            return ""
+        return f"waits for the verdict of its trial scheduler, for at most {longest:g} s (verdictTimeout)"
 
     @property
     def backlog(self) -> int:

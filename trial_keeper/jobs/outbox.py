@@ -80,6 +80,7 @@ class Outbox:
         self.system: SystemLoad | None = None
         self.full: dict[str, str] = {}
         self.suspended: dict[str, str] = {}
+        self.waiting: dict[str, str] = {}
 
     def queue(self, job: Job) -> None:
         """The job has something to report: journal bytes or its end."""
@@ -117,6 +118,12 @@ class Outbox:
             self.suspended = suspended
             self._wake.set()
 
+    def set_waiting(self, waiting: dict[str, str]) -> None:
+        """Which trials wait for a verdict has changed."""
+        if waiting != self.waiting:
+            self.waiting = waiting
+            self._wake.set()
+
     def drop(self, job: Job) -> None:
         """This job must no longer be reported."""
         self._dirty.pop(job.job_id, None)
@@ -148,6 +155,7 @@ class Outbox:
             notes=list(self.notes),
             full=self.full,
             stopped=self.suspended,
+            waiting=self.waiting,
             system=self.system,
             refused=list(self._refused),
         )

@@ -16,7 +16,7 @@ from proctor.sdk.checkpoints.saving import checkpoint_folder
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import remove_tree, remove_unfinished
 from proctor.sdk.process_limits import describe_shortage, is_short
-from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE, is_url
+from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE, boot_time, is_url
 from proctor.trial_keeper.jobs.cleanup import (
     can_save,
     end_leftovers,
@@ -246,6 +246,11 @@ class JobTable:
             elif spawner:
                 found[job.job_id] = f"it cannot be started: {spawner}"
         return {"": f"no trial can be started: {spawner}", **found} if spawner else found
+
+    def find_waiting(self) -> dict[str, str]:
+        """Which trials stand still until their trial scheduler has decided, as clauses by job id."""
+        now = boot_time()
+        return {job.job_id: clause for job in self.running() if (clause := job.describe_wait(now))}
 
     def close(self) -> None:
         """Let go of everything; the jobs keep running under their reapers."""

@@ -23,6 +23,7 @@ from proctor.sdk.protocol import (
     ENV_CHECKPOINT_QUOTA,
     ENV_CHECKPOINT_STORAGE,
     ENV_JUDGED_RANK,
+    ENV_VERDICT_SECONDS,
     checkpoint_place,
 )
 from proctor.training_services.base import (
@@ -35,6 +36,9 @@ from proctor.training_services.base import (
 
 if TYPE_CHECKING:
     from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
+
+_VERDICT_SECONDS = 600.0
+"""How long a trial waits for a verdict at most, where the configuration does not say."""
 
 
 class JobFormBuilder:
@@ -96,6 +100,8 @@ class JobFormBuilder:
             environment[ENV_CHECKPOINT_STORAGE] = self.storage.of_job(experiment.id, trial.id, job.number)
         if self._config.trial_scheduler is not None:
             environment[ENV_JUDGED_RANK] = str(experiment.report_from)
+            configured = self._config.verdict_timeout_seconds
+            environment[ENV_VERDICT_SECONDS] = f"{_VERDICT_SECONDS if configured is None else configured:g}"
         return TrialJobForm(
             job_id=job.id,
             token=job.token,

@@ -127,6 +127,12 @@ def apply_chunk(turn: Turn, trial: LiveTrial, chunk: StoredChunk, *, is_newest: 
         turn.add_notice(f"{reports} lost: the trial's disk was full", trial_id=trial.row.id)
     for why in chunk.uncounted:
         turn.add_notice(f"trial {trial.row.sequence_id}: {why}", trial_id=trial.row.id)
+    for step, waited in chunk.unjudged:
+        text = (
+            f"trial {trial.row.sequence_id} has trained past step {step}, where its trial scheduler decides: there was "
+            f"no verdict within {waited:g} s (verdictTimeout)"
+        )
+        turn.add_notice(text, trial_id=trial.row.id)
     if chunk.unreadable:
         records = "1 journal record" if chunk.unreadable == 1 else f"{chunk.unreadable} journal records"
         text = f"{records} could not be read"

@@ -18,7 +18,7 @@ from proctor.manager.store.errors import OffsetGap
 from proctor.manager.store.rows import CheckpointRow
 from proctor.manager.store.statements import encode, query, to_words
 from proctor.sdk.json_input import LATEST_TIME, RefusedValue, clean_text, clean_value
-from proctor.sdk.protocol import KIND_CHECKPOINT, KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
+from proctor.sdk.protocol import KIND_CHECKPOINT, KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST, KIND_UNJUDGED
 
 KIND_UNREADABLE = "unreadable"
 _KEPT_CHARACTERS = 1_000  # of a line that could not be read
@@ -116,7 +116,8 @@ class StoredChunk:
     seconds); `finals` (finite number or
     None, what was reported), where "what was reported" is exactly what `MetricRow.reported` will say. `lost` counts
     reports that the trial could not write, `unreadable` lines that are no records; `uncounted` says of other losses
-    what was lost. `damaged` is the path of a checkpoint that the job was handed and found to be damaged.
+    what was lost. `damaged` is the path of a checkpoint that the job was handed and found to be damaged. `unjudged` are
+    the milestones that the trial has passed without a verdict, with the seconds that it had waited there.
     `by_wall_clock`: for some of the intermediates the times of their records are all that says how long the trial had
     run; a clock that was set meanwhile falsifies it, within [0, ∞).
     """
@@ -133,6 +134,7 @@ class StoredChunk:
     damaged: str = ""
     run_seconds: float = 0.0
     """How long the job had run at the newest of the intermediates; 0: not known."""
+    unjudged: list[tuple[int, float]] = field(default_factory=list)
 
 
 def store_chunk(
@@ -212,6 +214,7 @@ def _join(first: StoredChunk, second: StoredChunk) -> StoredChunk:
         first.by_wall_clock or second.by_wall_clock,
         second.damaged or first.damaged,
         max(first.run_seconds, second.run_seconds),
+        first.unjudged + second.unjudged,
     )
 
 
@@ -288,6 +291,7 @@ class _StoredJournal:
             any(ran is None for *_, ran in news.intermediates),
             news.damaged,
             max((ran for *_, ran in news.intermediates if ran is not None), default=0.0),
+            news.unjudged,
         )
 
     def _trial_seconds(self, time: float, ran: float | None) -> float | None:
@@ -347,6 +351,10 @@ class _StoredJournal:
             if isinstance(damaged := record.get("damaged"), str):
                 self._news.damaged = damaged
             return self._take_lost(place, whole_number(record.get("count")), record.get("why"), time)
+        waited = finite_number(record.get("waited"))
+        if kind == KIND_UNJUDGED and step is not None and waited is not None:
+            self._news.unjudged.append((step, waited))
+            return True
         return False
 
     def _take_value(
@@ -453,3 +461,4 @@ class _NewRecords:
     unreadable: int = 0
     uncounted: list[str] = field(default_factory=list)
     damaged: str = ""
+    unjudged: list[tuple[int, float]] = field(default_factory=list)

@@ -21,9 +21,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from proctor.sdk.channel import longest_wait
 from proctor.sdk.pytorch.errors import ConfigurationError
 
 GPU_BACKEND = "cpu:gloo,cuda:nccl"  # each tensor takes the way of its own device
+_NCCL_SECONDS, _GLOO_SECONDS = 600.0, 1800.0  # how long a collective may take, by PyTorch's defaults
 _PASSES = 2  # the first fills the old buckets, the second begins by making the new ones
 
 
@@ -125,7 +127,7 @@ class GroupOptions:
     """How the ranks talk."""
 
     backend: "str | None" = None  # None chooses by the device
-    timeout_seconds: "float | None" = None  # of a collective; None leaves it to PyTorch
+    timeout_seconds: "float | None" = None  # of a collective; None: see `choose_timeout`
 
 
 def join_group(device: torch.device, options: GroupOptions, **where: Any) -> GroupRanks:
@@ -135,9 +137,23 @@ def join_group(device: torch.device, options: GroupOptions, **where: Any) -> Gro
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    timeout = None if options.timeout_seconds is None else timedelta(seconds=options.timeout_seconds)
-    dist.init_process_group(choose_backend(device, options.backend), timeout=timeout, **where)
+    backend = choose_backend(device, options.backend)
+    seconds = options.timeout_seconds
+    if seconds is None:
+        seconds = choose_timeout(backend, longest_wait(os.environ))
+    dist.init_process_group(backend, timeout=None if seconds is None else timedelta(seconds=seconds), **where)
     return GroupRanks()
+
+
+def choose_timeout(backend: str, longest_wait: float) -> "float | None":
+    """Return for how many seconds the ranks wait for each other; None leaves it to PyTorch. While the rank that reports
+    waits for a verdict of its trial scheduler, the others wait for that rank.
+
+    :param longest_wait: how long it may wait.
+    """
+    if not longest_wait:
+        return None
+    return longest_wait + (_NCCL_SECONDS if "nccl" in backend else _GLOO_SECONDS)
 
 
 def choose_backend(device: torch.device, backend: "str | None") -> str:

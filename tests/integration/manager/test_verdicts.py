@@ -1,13 +1,17 @@
 """Trials that report all the time stop at their rungs: each report there waits for the verdict."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chaos.processes import Kind, find
 from fakes.real_manager import RealManager, real_manager
 
 from proctor.sdk.channel import VERDICT_SECONDS
+from proctor.sdk.protocol import ENV_VERDICT_SECONDS, WAITS_FILE, boot_time, read_waits
 
 STEP_SECONDS = 0.01
 STEPS = 30
@@ -36,6 +40,9 @@ for step in range(start + 1, {STEPS} + 1):
 proctor.report_final_result(x + {STEPS})
 """
 ASHA = {"name": "ASHA", "classArgs": {"type": "promotion", "grace_period": 3, "max_t": 27, "reduction_factor": 3}}
+IMPATIENT_SECONDS = 0.3
+IMPATIENT = f"export {ENV_VERDICT_SECONDS}=${{{ENV_VERDICT_SECONDS}:-{IMPATIENT_SECONDS}}};"
+"""A trial waits so long where its manager does not say how long."""
 HYPERBAND = {"name": "HyperBand", "classArgs": {"max_t": 9, "reduction_factor": 3}}
 
 
@@ -55,6 +62,12 @@ def reports(manager: RealManager, experiment_id: str) -> list[list[tuple[int, fl
     return found
 
 
+def waits(manager: RealManager, experiment_id: str) -> list[float]:
+    """How long the jobs of the experiment have waited for verdicts, in seconds."""
+    files = manager.home.glob(f"experiments/{experiment_id}/trials/*/jobs/*/{WAITS_FILE}")
+    return [read_waits(path.read_bytes(), boot_time()) for path in files]
+
+
 @pytest.mark.parametrize(
     ("scheduler", "rungs"), [(ASHA, {3, 9, 27}), (HYPERBAND, {1, 3, 9})], ids=["ASHA, promotion", "HyperBand"]
 )
@@ -68,12 +81,11 @@ def test_no_trial_trains_past_its_rung(manager: RealManager, scheduler: dict[str
     assert waited[-1] < VERDICT_SECONDS
 
 
-def test_a_trial_waits_once_for_a_manager_that_is_away_and_is_judged_when_it_is_back(
+def test_a_trial_that_waits_longer_than_verdict_timeout_trains_past_its_rung_and_says_so(
     manager: RealManager, tmp_path: Path
 ) -> None:
     away = tmp_path / "away"
-    command = "PROCTOR_VERDICT_SECONDS=1"
-    experiment_id = manager.create(TRIAL, away, before=command, maxTrialNumber=1, trialScheduler=ASHA)
+    experiment_id = manager.create(TRIAL, away, maxTrialNumber=1, trialScheduler=ASHA, verdictTimeout=0.5)
     manager.poll_for(lambda: any(reports(manager, experiment_id)), "a report")
     manager.kill()
     away.touch()
@@ -83,7 +95,58 @@ def test_a_trial_waits_once_for_a_manager_that_is_away_and_is_judged_when_it_is_
     )
     took = {step: seconds for step, seconds in steps if seconds is not None}
     manager.start()
-    manager.until_status(experiment_id, "DONE")
-    assert took.pop(3) >= 1
-    assert max(took.values()) < 1
+    found = manager.until_status(experiment_id, "DONE")
+    assert took.pop(3) >= 0.5
+    assert max(took.values()) < 0.5
     assert len(took) >= STEPS - 2
+    text = "trial 0 has trained past step 3, where its trial scheduler decides: there was no verdict within 0.5 s"
+    assert f"{text} (verdictTimeout)" in found["notices"]
+
+
+def test_a_trial_that_waits_for_its_verdict_says_so_until_it_has_it(manager: RealManager, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    experiment_id = manager.create(TRIAL, go, maxTrialNumber=1, trialScheduler=ASHA, verdictTimeout="5m")
+    manager.poll_for(lambda: any(reports(manager, experiment_id)), "a report")
+    for dispatcher in (dispatchers := find(Kind.DISPATCHER, manager.home, manager.tag)):
+        os.kill(dispatcher.pid, signal.SIGSTOP)
+    go.touch()
+    reason = "waits for the verdict of its trial scheduler, for at most 300 s (verdictTimeout)"
+    manager.until(lambda: manager.trials(experiment_id)[0]["reason"] == reason, f"the reason {reason!r}")
+    assert manager.trials(experiment_id)[0]["status"] == "RUNNING"
+    assert reason in manager.command_line("trial", "show", manager.trials(experiment_id)[0]["id"])
+    for dispatcher in dispatchers:
+        os.kill(dispatcher.pid, signal.SIGCONT)
+    manager.until_status(experiment_id, "DONE")
+    [job, *_] = manager.client.jobs(manager.trials(experiment_id)[0]["id"])
+    assert job["verdict_seconds"] >= 2.0
+
+
+def decisions(manager: RealManager, experiment_id: str) -> list[tuple[Any, ...]]:
+    """What became of each trial, and how far each of its jobs came."""
+    found = []
+    for trial in manager.trials(experiment_id):
+        jobs = [
+            (job["end_reason"], job["resumed_from_step"], job["detail"]) for job in manager.client.jobs(trial["id"])
+        ]
+        steps = [point["value"] for point in manager.client.metrics(trial["id"])]
+        found.append((trial["parameters"], trial["status"], trial["final_value"], jobs, steps))
+    return found
+
+
+@pytest.mark.parametrize("scheduler", [ASHA, HYPERBAND], ids=["ASHA, promotion", "HyperBand"])
+def test_an_outage_of_the_manager_while_a_trial_is_at_its_rung_changes_no_decision(
+    manager: RealManager, tmp_path: Path, scheduler: dict[str, Any]
+) -> None:
+    away, here = tmp_path / "away", tmp_path / "here"
+    here.touch()
+    config = {"before": IMPATIENT, "maxTrialNumber": 5, "trialScheduler": scheduler, "seed": 7}
+    undisturbed = manager.create(TRIAL, here, **config)
+    manager.until_status(undisturbed, "DONE")
+    experiment_id = manager.create(TRIAL, away, **config)
+    manager.poll_for(lambda: any(reports(manager, experiment_id)), "a report")
+    manager.kill()
+    away.touch()
+    manager.poll_for(lambda: max(waits(manager, experiment_id), default=0.0) > 5 * IMPATIENT_SECONDS, "a long wait")
+    manager.start()
+    manager.until_status(experiment_id, "DONE")
+    assert decisions(manager, experiment_id) == decisions(manager, undisturbed)

@@ -17,6 +17,7 @@ from proctor.sdk.protocol import (
     WAITS_FILE,
     boot_time,
     read_moment,
+    read_wait,
     read_waits,
     write_moment,
 )
@@ -69,6 +70,23 @@ def test_where_the_start_is_not_known_the_seconds_are_not_either(tmp_path: Path)
 )
 def test_a_file_of_waits_that_says_nothing_sensible_counts_as_none(data: bytes) -> None:
     assert read_waits(data, 50.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("data", "wait"),
+    [
+        (b"5.0 40.0 600.0", (10.0, 600.0)),
+        (b"5.0 0.0 0.0", (0.0, 0.0)),  # it does not wait
+        (b"5.0 40.0 10.0", (0.0, 0.0)),  # its process was killed in it
+        (b"5.0 51.0 600.0", (0.0, 0.0)),
+        (b"5.0 40.0 1e9", (0.0, 0.0)),
+        (b"5.0 nan 600.0", (0.0, 0.0)),
+        (b"5.0 40.0 inf", (0.0, 0.0)),
+        (b"", (0.0, 0.0)),
+    ],
+)
+def test_how_long_a_trial_waits_now_is_read_from_its_file(data: bytes, wait: tuple[float, float]) -> None:
+    assert read_wait(data, 50.0) == wait
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.channel import VERDICT_SECONDS, Channel
+from proctor.sdk.channel import VERDICT_SECONDS, Channel, longest_wait
 from proctor.sdk.protocol import ENV_CURVE_POINTS, ENV_JOB_DIRECTORY, ENV_JUDGED_RANK, ENV_VERDICT_SECONDS
 
 SECOND_RANK = {"RANK": "1", "WORLD_SIZE": "2"}
@@ -22,6 +22,7 @@ class Trial:
         self.folder = folder
         self.now = 0.0
         self.due: list[tuple[float, Callable[[], None]]] = []
+        self.passed: int | None = None
         known = {ENV_JOB_DIRECTORY: str(folder), ENV_JUDGED_RANK: "0", **environment}
         self.channel = Channel(known, clock=lambda: self.now, pause=self._pause)
 
@@ -45,7 +46,7 @@ class Trial:
         before = self.now
         self.channel.journal.append('{"kind":"intermediate"}\n')
         assert self.channel.is_judged
-        self.channel.await_verdict(step, is_stored=is_stored)
+        self.passed = self.channel.await_verdict(step, is_stored=is_stored)
         return self.now - before
 
 
@@ -62,6 +63,7 @@ def test_a_report_at_the_milestone_waits_for_a_later_one_for_none_or_for_a_stop(
     assert [trial.report(1), trial.report(2)] == [0, 0]
     trial.at(1.0, **verdict)
     assert trial.report(3) == pytest.approx(1.0, abs=0.06)
+    assert trial.passed is None
     assert trial.report(4) == 0
     assert (trial.channel.read_stop_request() is not None) == ("stop" in verdict)
 
@@ -95,7 +97,8 @@ def test_without_a_verdict_a_trial_continues_and_does_not_wait_at_that_milestone
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("0", 0), ("0.5", 0.5), ("nan", 10), ("inf", 10), ("-1", 10), ("soon", 10), ("3601", 10)]
+    ("text", "seconds"),
+    [("0", 0), ("0.5", 0.5), ("86400", 86400), ("nan", 10), ("inf", 10), ("-1", 10), ("soon", 10), ("604801", 10)],
 )
 def test_the_environment_says_how_long_at_most(tmp_path: Path, text: str, seconds: float) -> None:
     trial = Trial(tmp_path, **{ENV_VERDICT_SECONDS: text})
@@ -162,3 +165,34 @@ def test_a_final_metric_waits_for_no_verdict(tmp_path: Path, use_channel: "Calla
     assert trial.now == 0
     sdk.report_intermediate_result(1.0)
     assert trial.now == pytest.approx(VERDICT_SECONDS)
+
+
+def test_a_trial_that_has_passed_its_milestone_without_a_verdict_records_that_once(
+    tmp_path: Path, use_channel: "Callable[[Channel], None]"
+) -> None:
+    trial = Trial(tmp_path, **{ENV_VERDICT_SECONDS: "600"})
+    trial.control(milestone=3)
+    use_channel(trial.channel)
+    for step in (2, 4, 5):
+        sdk.report(1.0, step=step)
+    assert trial.now == pytest.approx(600)
+    records = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
+    assert [record["kind"] for record in records] == ["intermediate", "intermediate", "unjudged", "intermediate"]
+    assert (records[2]["step"], records[2]["waited"]) == (3, 600)
+
+
+def test_a_trial_that_is_not_to_wait_trains_past_its_milestone_without_a_word(
+    tmp_path: Path, use_channel: "Callable[[Channel], None]"
+) -> None:
+    trial = Trial(tmp_path, **{ENV_VERDICT_SECONDS: "0"})
+    trial.control(milestone=1)
+    use_channel(trial.channel)
+    sdk.report(1.0, step=1)
+    assert "unjudged" not in (tmp_path / "journal").read_text()
+
+
+@pytest.mark.parametrize(("environment", "seconds"), [({}, 0), ({ENV_JUDGED_RANK: "3"}, 10)], ids=str)
+def test_ranks_stand_still_for_a_verdict_only_where_there_is_a_trial_scheduler(
+    environment: dict[str, str], seconds: float
+) -> None:
+    assert longest_wait(environment) == seconds

@@ -56,7 +56,7 @@ def base_for(row: Key, mapping: dict[str, Any]) -> dict[str, Any]:
         del base["tuner"]
     if row.path.startswith("assessor."):
         base["assessor"] = {"name": "Medianstop"}
-    if row.path.startswith("trialScheduler."):
+    if row.path.startswith(("trialScheduler.", "verdictTimeout")):
         base["trialScheduler"] = {"name": "ASHA"}
     if row.path.startswith("checkpointStorage."):
         base["checkpointStorage"] = {"location": "/mnt/shared"}

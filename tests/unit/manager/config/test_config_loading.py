@@ -98,6 +98,7 @@ def test_the_smallest_configuration_has_the_documented_defaults(load: Load, smal
         "copy_checkpoints": True,
         "checkpoint_storage": None,
         "save_seconds": None,
+        "verdict_timeout_seconds": None,
         "lease_seconds": None,
     }
 
@@ -176,6 +177,8 @@ trainingService:
         ("maxTrialNumber: '10'", "a whole number", "the text '10'"),
         ("maxTrialDuration: 10 minutes", "a duration of more than zero", "the text '10 minutes'"),
         ("maxExperimentDuration: 0", "a duration of more than zero", "the number 0"),
+        ("verdictTimeout: 8d", "a duration of at most 7 days (7d), such as 10m", "the text '8d'"),
+        ("verdictTimeout: -1", "a duration of zero or more", "the number -1"),
         ("maxGpuHours: 0", "a number of hours of more than zero, such as 100 or 0.5", "the number 0"),
         ("maxGpuHours: 2d", "a number of hours of more than zero", "the text '2d'"),
         ("maxGpuHours: .inf", "a number of hours of more than zero", "the number inf"),
@@ -318,6 +321,28 @@ def test_whatever_is_written_is_loaded_or_refused_with_problems(mapping: dict[st
 )
 def test_durations_are_seconds_or_a_number_with_a_unit(load: Load, small: str, value: str, seconds: float) -> None:
     assert load(f"{small}maxTrialDuration: {value}\n").config.max_trial_duration_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "notices"),
+    [
+        ("{name: ASHA}", []),
+        ("{className: schedulers.Mine}", []),
+        ("{name: PBT, classArgs: {time_attr: training_iteration}}", []),
+        ("{name: PBT}", ["has no effect: under PBT by time_total_s no trial waits for a verdict"]),
+        (
+            "{name: mediaNstopping, classArgs: {time_attr: training_iteration}}",
+            ["has no effect: under MedianStopping no trial waits for a verdict"],
+        ),
+        ("null", ["has no effect: there is no trialScheduler"]),
+    ],
+)
+def test_a_time_to_wait_for_a_verdict_without_effect_gets_a_notice(
+    load: Load, small: str, scheduler: str, notices: list[str]
+) -> None:
+    loaded = load(f"{small}trialScheduler: {scheduler}\nverdictTimeout: 0.5h\n")
+    assert loaded.config.verdict_timeout_seconds == 1800
+    assert [notice.message for notice in loaded.notices if notice.key == "verdictTimeout"] == notices
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,13 @@ async def test_a_torn_last_record_is_shown_and_not_dropped(scene: SixTrials, man
     assert "1 journal record could not be read" in await scene.notices()
 
 
+@played(play, script=plays(Raw(1.0, b'{"kind":"unjudged","step":27,"waited":600.0,"time":1.0}\n'), FAILED))
+async def test_a_trial_that_has_trained_past_its_rung_is_noticed(scene: SixTrials, manager: Manager, /) -> None:
+    await scene.run(maxTrialNumber=1)
+    text = "trial 0 has trained past step 27, where its trial scheduler decides: there was no verdict within 600 s"
+    assert f"{text} (verdictTimeout)" in await scene.notices()
+
+
 @played(
     play, script=plays(Raw(1.0, b'{"kind": "lost", "why": "the trial rewrote its journal", "time": 1.0}\n'), FAILED)
 )

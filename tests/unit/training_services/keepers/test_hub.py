@@ -110,6 +110,7 @@ class FakeKeeper:
         starts: Sequence[str] = (),
         ends: Sequence[str] = (),
         stopped: Mapping[str, str] | None = None,
+        waiting: Mapping[str, str] | None = None,
     ) -> ReportAnswer:
         header = ReportHeader(
             self.session,
@@ -117,6 +118,7 @@ class FakeKeeper:
             starts=[Start(job_id, token(job_id), 7, 100.0) for job_id in starts],
             ends=[End(job_id, token(job_id), exit_ok()) for job_id in ends],
             stopped=dict(stopped or {}),
+            waiting=dict(waiting or {}),
         )
         return await self.hub.report(self.node_id, header, b"".join(data for _, _, data in chunks))
 
@@ -313,6 +315,18 @@ async def test_experiments_hear_once_that_a_job_is_held_up_by_a_suspended_proces
         ("b.1", TrialJobStatus.SUBMITTED, "waiting: it cannot be started: …"),
         ("b.1", TrialJobStatus.SUBMITTED, f"waiting: it is being started on node {NODE}"),
     ]
+
+
+async def test_experiments_hear_that_a_trial_stands_still_until_its_scheduler_has_decided(connected: Stage) -> None:
+    connected.submit("a.1")
+    await connected.keeper.say(starts=["a.1"])
+    connected.client.notes.clear()
+    for stopped in ({}, {"a.1": "its reaper …"}, {}):
+        await connected.keeper.say(waiting={"a.1": "waits for the verdict"}, stopped=stopped)
+    await connected.keeper.say()
+    details = [note.detail for note in connected.client.notes]
+    assert details == ["waits for the verdict", "its reaper …", "waits for the verdict", ""]
+    assert connected.pool.stop_of(NODE, "a.1") == ""
 
 
 async def test_a_node_that_cannot_start_trials_takes_no_new_ones_until_it_can(connected: Stage) -> None:

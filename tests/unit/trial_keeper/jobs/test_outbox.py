@@ -250,13 +250,13 @@ def test_more_of_a_journal_rests_and_an_end_does_not(outbox: Outbox, make_job: M
 
 
 async def test_what_is_full_and_what_is_held_up_is_reported_at_once(outbox: Outbox) -> None:
-    for change in (outbox.set_full, outbox.set_suspended):
+    for change in (outbox.set_full, outbox.set_suspended, outbox.set_waiting):
         outbox.build("s")
         change({"": "its disk is full"})
         async with asyncio.timeout(10):
             await outbox.wait(600)
     header = outbox.build("s").header
-    assert header.full == header.stopped == {"": "its disk is full"}
+    assert header.full == header.stopped == header.waiting == {"": "its disk is full"}
 
 
 async def test_a_journal_that_cannot_be_read_keeps_no_other_job_waiting(

@@ -9,7 +9,7 @@ from fakes.scheduled_experiment import SCHEDULERS, ScheduledRun, save_often
 from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler
 from proctor.manager.engine.loop import loop
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.sdk.protocol import ENV_JUDGED_RANK, NO_MILESTONE
+from proctor.sdk.protocol import ENV_JUDGED_RANK, ENV_VERDICT_SECONDS, NO_MILESTONE
 from proctor.training_services.base import TrialJobDetail, TrialJobForm
 from proctor.training_services.in_memory.service import InMemoryTrainingService
 
@@ -198,7 +198,8 @@ class Milestones:
 
         async def submit_trial_job(service: InMemoryTrainingService, form: TrialJobForm) -> TrialJobDetail:
             self.given.setdefault((form.sequence_id, form.number), []).append(form.milestone)
-            assert form.environment[ENV_JUDGED_RANK] == "0"
+            judged = {name: form.environment[name] for name in (ENV_JUDGED_RANK, ENV_VERDICT_SECONDS)}
+            assert judged == {ENV_JUDGED_RANK: "0", ENV_VERDICT_SECONDS: "600"}
             return await submit(service, form)
 
         async def update_trial_job(service: InMemoryTrainingService, job_id: str, form: TrialJobForm) -> TrialJobDetail:

@@ -127,6 +127,16 @@ def test_a_checkpoint_that_was_found_to_be_damaged_is_told(metrics_database: sql
     assert _store(metrics_database, other, offset=chunk.end_offset).damaged == ""
 
 
+def test_a_milestone_that_was_passed_without_a_verdict_is_told_and_is_no_metric(
+    metrics_database: sqlite3.Connection,
+) -> None:
+    chunk = _store(metrics_database, _line(kind="unjudged", step=27, waited=600.0, time=1.0))
+    assert (chunk.unjudged, chunk.unreadable, chunk.lost) == ([(27, 600.0)], 0, 0)
+    assert _rows(metrics_database) == []
+    other = _line(kind="unjudged", step="27", waited=600.0, time=1.0)
+    assert _store(metrics_database, other, offset=chunk.end_offset).unreadable == 1
+
+
 def test_kinds_are_counted_each_for_itself(metrics_database: sqlite3.Connection) -> None:
     data = b"".join(
         [

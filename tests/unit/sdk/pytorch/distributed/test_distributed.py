@@ -24,7 +24,7 @@ from proctor.sdk.pytorch import (
     wrap_for_ranks,
 )
 from proctor.sdk.pytorch.distributed.launch import Failure, describe_death, describe_failure, find_reason, make_error
-from proctor.sdk.pytorch.distributed.ranks import GPU_BACKEND, Ranks, choose_backend
+from proctor.sdk.pytorch.distributed.ranks import GPU_BACKEND, Ranks, choose_backend, choose_timeout
 from proctor.sdk.pytorch.errors import RankFailedError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
@@ -45,6 +45,11 @@ def test_X4_the_backend_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> N
     assert choose_backend(GPU, "gloo") == "gloo"
     monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
     assert choose_backend(GPU, None) == "gloo"
+
+
+def test_X4_ranks_wait_for_the_one_that_waits_for_its_trial_scheduler() -> None:
+    assert choose_timeout("gloo", 0.0) is None
+    assert (choose_timeout("gloo", 600.0), choose_timeout(GPU_BACKEND, 600.0)) == (2400.0, 1200.0)
 
 
 def test_X4_nccl_is_refused_on_the_cpu() -> None:
