@@ -2,8 +2,9 @@
 
     PYTHONPATH=src:tests python -m fakes.previous_release v0.1.0
 
-records both from a tag or commit (docs/releasing.md). A home holds an experiment that is DONE and one with a
-trial whose launch the keeper has written down. Nothing in it names this machine: paths, the interpreter and the boot's
+records both from a tag or commit (docs/releasing.md). A home holds an experiment that is DONE, one with a trial whose
+launch the keeper has written down, and one that is half done under each trial scheduler, with what that release decides
+in it where nothing disturbs it. Nothing in it names this machine: paths, the interpreter and the boot's
 id are replaced by words, and put back where a test unpacks it.
 """
 
@@ -21,13 +22,14 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fakes.documentation import ROOT
 from fakes.real_manager import RealManager, real_manager
 
+from proctor.manager.process.home_place import identify
 from proctor.trial_keeper.linux.identity import boot_id
 
 FOLDER = ROOT / "tests" / "integration" / "previous_releases"
@@ -43,10 +45,7 @@ _HOST = '"hostname":"{}"'
 _BUILD = """
 import sys
 from pathlib import Path
-try:
-    from proctor.training_services.remote.bootstrap.archive import build
-except ImportError:
-    from proctor.training_services.remote.keeper_archive import build
+from proctor.training_services.keepers.archive import build
 build(Path(sys.argv[1]))
 """
 
@@ -69,6 +68,68 @@ for step in range({REPORTED_BEFORE_GO}):
 wait_for({GO!r})
 proctor.report_final_result(x)
 """
+
+SCHEDULED = f"""
+import os, sys, time, proctor
+last, before_go, stopped = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
+parameters, number = proctor.get_next_parameter(), str(proctor.get_sequence_id())
+with open("starts-" + proctor.get_experiment_id(), "a+") as file:
+    file.write(os.environ["PROCTOR_JOB_ID"] + "\\n")
+    file.seek(0)
+    started = len(set(file.read().split()))
+while started > before_go and not os.path.exists({GO!r}):
+    time.sleep(0.05)
+step, saved = 0, os.environ["PROCTOR_OUTPUT_DIR"] + "/saved"
+os.makedirs(saved, exist_ok=True)
+if found := proctor.get_checkpoint():
+    step = int(open(found + "/step").read())
+def value():
+    return parameters["x"] * step + parameters["n"] if "x" in parameters else 0.1
+while step < last and not proctor.should_stop():
+    step += 1
+    with open(saved + "/step", "w") as file:
+        file.write(str(step))
+    proctor.report(value(), step=step, checkpoint=saved if "x" in parameters else None)
+began = time.monotonic()
+while not proctor.should_stop() and (number in stopped or stopped == ["unknown"] and time.monotonic() < began + 5):
+    time.sleep(0.05)
+if step == last and not proctor.should_stop():
+    proctor.report_final_result(value())
+"""
+"""Continues from its checkpoint. Once so many jobs of its experiment have started, it waits for GO. Under median
+stopping, which does not hold up reports, the trials that are to be stopped wait for that."""
+_STEPS = {"time_attr": "training_iteration"}
+_SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}, "n": {"_type": "randint", "_value": [1, 4]}}
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """An experiment under a trial scheduler whose rules have changed since: by those of now it would end otherwise."""
+
+    class_args: dict[str, Any]
+    trials: int
+    last: int
+    """The step at which a trial ends."""
+    tuner: dict[str, Any] = field(default_factory=lambda: {"name": "Random"})
+    space: dict[str, Any] = field(default_factory=lambda: _SPACE)
+
+
+SCHEDULERS = {
+    "ASHA": Scheduled(
+        {"type": "promotion", "max_t": 9, "reduction_factor": 3, **_STEPS},
+        trials=8,
+        last=9,
+        tuner={"name": "TPE", "classArgs": {"tpe_args": {"n_startup_jobs": 2}}},
+    ),
+    "HyperBand": Scheduled({"max_t": 10, "reduction_factor": 3, **_STEPS}, trials=9, last=10),
+    "PBT": Scheduled({"perturbation_interval": 2, "population_size": 4, **_STEPS}, trials=4, last=8),
+    "MedianStopping": Scheduled(
+        {"grace_period": 3, "min_samples_required": 2, **_STEPS},
+        trials=6,
+        last=60,
+        space={"y": _SPACE["x"]},
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -95,6 +156,11 @@ class PreviousRelease:
     def facts(self) -> Path:
         """What a test compares with, as JSON."""
         return FOLDER / self.name / "facts.json"
+
+    def read_facts(self) -> dict[str, Any]:
+        """The same."""
+        facts: dict[str, Any] = json.loads(self.facts.read_text(encoding="utf-8"))
+        return facts
 
 
 def recorded_releases() -> list[PreviousRelease]:
@@ -158,7 +224,76 @@ def _run_experiments(manager: RealManager) -> dict[str, Any]:
         lambda: [row for row in manager.trials(launched) if row["status"] == "RUNNING"], "the trial that waits"
     )
     values = {row["id"]: row["final_value"] for row in manager.trials(finished)}
-    return {"finished": finished, "values": values, "launched": launched, "trial": trial["id"]}
+    facts = {"finished": finished, "values": values, "launched": launched, "trial": trial["id"]}
+    return facts | {"half_done": _run_half(manager)}
+
+
+def _run_half(manager: RealManager) -> dict[str, Any]:
+    """An experiment under each trial scheduler until half of its jobs have started, with what was decided in one that
+    was not disturbed, by its name."""
+    undisturbed = {name: _create_scheduled(manager, name, before_go=10**6, stopped=None) for name in SCHEDULERS}
+    found: dict[str, Any] = {}
+    starts: dict[Path, int] = {}
+    for name, experiment_id in undisturbed.items():
+        manager.until_status(experiment_id, "DONE")
+        decided = decisions(manager, experiment_id)
+        half = sum(len(trial["jobs"]) for trial in decided) // 2
+        stopped = [number for number, trial in enumerate(decided) if trial["status"] == "EARLY_STOPPED"]
+        half_done = _create_scheduled(manager, name, before_go=half, stopped=stopped)
+        starts[manager.code / f"starts-{half_done}"] = half
+        found[half_done] = {"scheduler": name, "decisions": decided}
+        manager.client.stop_experiment(experiment_id)
+        manager.until_status(experiment_id, "STOPPED")
+        manager.client.delete_experiment(experiment_id)
+        (manager.code / f"starts-{experiment_id}").unlink()
+    manager.poll_for(
+        lambda: all(path.exists() and len(set(path.read_text().split())) > half for path, half in starts.items()),
+        "half of the jobs",
+    )
+    manager.poll_for(lambda: len(list((manager.home / "nodes/local/jobs").glob("*.json"))) == 1 + len(starts), "ends")
+    return found
+
+
+def _create_scheduled(manager: RealManager, name: str, *, before_go: int, stopped: list[int] | None) -> str:
+    """:param stopped: the numbers of the trials that are to be stopped; None: that is to be found out."""
+    scheduled = SCHEDULERS[name]
+    if name != "MedianStopping":
+        stopped = []
+    return manager.create(
+        SCHEDULED,
+        scheduled.last,
+        before_go,
+        "unknown" if stopped is None else ",".join(map(str, ["none", *stopped])),
+        maxTrialNumber=scheduled.trials,
+        searchSpace=scheduled.space,
+        seed=7,
+        tuner=scheduled.tuner,
+        trialScheduler={"name": name, "classArgs": scheduled.class_args},
+    )
+
+
+def decisions(manager: RealManager, experiment_id: str) -> list[dict[str, Any]]:
+    """What an experiment under a trial scheduler has come to: of each trial its parameters, status and result, and of
+    each of its jobs how it ended, from which step it continued, and why it was ended."""
+    rows = manager.trials(experiment_id)
+
+    def with_numbers(text: str) -> str:
+        for row in rows:
+            text = text.replace(row["id"], f"#{row['sequence_id']}")
+        return text
+
+    return [
+        {
+            "parameters": trial["parameters"],
+            "status": trial["status"],
+            "value": trial["final_value"],
+            "jobs": [
+                [job["end_reason"], job["resumed_from_step"], with_numbers(job["detail"])]
+                for job in manager.client.jobs(trial["id"])
+            ],
+        }
+        for trial in rows
+    ]
 
 
 def _versions(folder: Path, experiment_id: str) -> dict[str, int]:
@@ -197,9 +332,19 @@ def unpack(release: PreviousRelease, folder: Path, tag: str) -> dict[str, Any]:
     with tarfile.open(release.home) as tar:
         tar.extractall(folder, filter="data")
     relocate(folder, _words(folder, tag))
+    _own(folder / "home")
     (folder / NODE / "secret").write_text(secrets.token_urlsafe(32))
-    facts: dict[str, Any] = json.loads(release.facts.read_text(encoding="utf-8"))
-    return facts
+    return release.read_facts()
+
+
+def _own(home: Path) -> None:
+    """Let the home know its manager.lock, if its release knew how."""
+    with closing(sqlite3.connect(home / "control.db")) as database, database:
+        if ("home", "lock") in _text_columns(database):
+            lock = home / "manager.lock"
+            lock.touch(mode=0o600)
+            found = identify(lock)
+            database.execute("UPDATE home SET lock = ?", (f"{found.inode}:{found.born}",))
 
 
 def relocate(folder: Path, words: Mapping[str, str]) -> None:

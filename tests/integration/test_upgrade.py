@@ -25,6 +25,7 @@ from fakes.previous_release import (
     REPORTED_BEFORE_GO,
     START,
     PreviousRelease,
+    decisions,
     recorded_releases,
     unpack,
 )
@@ -150,6 +151,23 @@ def test_a_keeper_of_this_release_takes_over_what_a_live_one_of_a_previous_relea
     check_results_are_kept(upgrade)
     assert upgrade.version("control.db") == newest("control") >= before[0]
     assert upgrade.version(f"experiments/{finished}/metrics.db") == newest("metrics") >= before[1]
+
+
+@pytest.mark.parametrize(
+    "release",
+    [release for release in recorded_releases() if "half_done" in release.read_facts()],
+    ids=lambda release: release.name,
+)
+def test_a_half_done_experiment_is_decided_to_its_end_as_the_previous_release_would(upgrade: Upgrade) -> None:
+    manager, half_done = upgrade.manager, upgrade.facts["half_done"]
+    assert {recorded["scheduler"] for recorded in half_done.values()} == {"ASHA", "HyperBand", "PBT", "MedianStopping"}
+    start_manager(upgrade)
+    for experiment_id in half_done:
+        assert [row["status"] for row in manager.trials(experiment_id)].count("RUNNING") == 1
+    (manager.code / GO).touch()
+    for experiment_id, recorded in half_done.items():
+        assert manager.until_status(experiment_id, "DONE")["rules"] == 1
+        assert decisions(manager, experiment_id) == recorded["decisions"], recorded["scheduler"]
 
 
 @pytest.mark.thorough
