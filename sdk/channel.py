@@ -219,17 +219,19 @@ class Channel:
         self._read_control()
         return self._stop
 
-    def await_verdict(self, step: "int | None", *, is_stored: bool) -> "int | None":
+    def await_verdict(self, step: "int | None", *, is_stored: bool, has_value: bool) -> "int | None":
         """After a report of an intermediate metric: if the trial is at its milestone, wait until control.json names a
         later one, none, or a stop. If nothing comes in time, return the milestone: the trial continues, and does not
         wait again there. One `stat` a call where there is nothing to wait for.
 
         :param step: the reported one; without one the points of the trial's curve are counted.
         :param is_stored: the metric is a point of the curve.
+        :param has_value: it has what a trial scheduler judges. There will be no verdict on one that has not, nor on one
+            that was lost.
         """
         self._points += is_stored
         reached = self._points if step is None else step
-        if not self.verdict_seconds or not self._must_wait(reached):
+        if not (is_stored and has_value and self.verdict_seconds and self._must_wait(reached)):
             return None
         self.time.begin_wait(self.verdict_seconds)
         try:

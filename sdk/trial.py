@@ -232,7 +232,8 @@ def _report(kind: str, text: str, metric: object, step: "int | None" = None, aft
         if after:  # on its own: half a write must not hold a whole record
             channel.journal.append(after, count=0)
         if channel.is_judged and kind == KIND_INTERMEDIATE:
-            passed = channel.await_verdict(step, is_stored=is_stored)
+            has_value = not isinstance(metric, dict) or DEFAULT_KEY in metric
+            passed = channel.await_verdict(step, is_stored=is_stored, has_value=has_value)
             if passed is not None:
                 waited = f'"waited":{channel.verdict_seconds:.6f}'
                 channel.journal.append(_record(KIND_UNJUDGED, waited, passed))

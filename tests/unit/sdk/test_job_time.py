@@ -128,7 +128,7 @@ def test_a_wait_for_a_verdict_is_written_down_while_it_lasts_and_when_it_is_over
     known = {ENV_JOB_DIRECTORY: str(tmp_path), ENV_JUDGED_RANK: "0", ENV_VERDICT_SECONDS: "5"}
     channel = Channel(known, clock=lambda: now, pause=pause)
     channel.time = JobTime(known | {ENV_JOB_STARTED: write_moment(990.0)}, str(tmp_path), clock=lambda: now)
-    channel.await_verdict(1, is_stored=True)
+    channel.await_verdict(1, is_stored=True, has_value=True)
     assert (seen[0], now) == (0.0, pytest.approx(1005.0))
     assert seen[-1] > 4.0
     assert channel.time.seconds() == pytest.approx(10.0)

@@ -46,7 +46,7 @@ class Trial:
         before = self.now
         self.channel.journal.append('{"kind":"intermediate"}\n')
         assert self.channel.is_judged
-        self.passed = self.channel.await_verdict(step, is_stored=is_stored)
+        self.passed = self.channel.await_verdict(step, is_stored=is_stored, has_value=True)
         return self.now - before
 
 
@@ -179,6 +179,24 @@ def test_a_trial_that_has_passed_its_milestone_without_a_verdict_records_that_on
     records = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
     assert [record["kind"] for record in records] == ["intermediate", "intermediate", "unjudged", "intermediate"]
     assert (records[2]["step"], records[2]["waited"]) == (3, 600)
+
+
+def test_only_a_report_that_is_judged_waits_for_a_verdict(
+    tmp_path: Path, use_channel: "Callable[[Channel], None]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Trial(tmp_path)
+    trial.control(milestone=2)
+    use_channel(trial.channel)
+    sdk.report({"loss": 1.0})
+    sdk.report({"loss": 1.0})  # as training frameworks do between two validations
+    append = trial.channel.journal.append
+    monkeypatch.setattr(trial.channel.journal, "append", lambda *_, **__: False)
+    sdk.report(1.0, step=3)  # lost: the disk is full
+    assert trial.now == 0
+    monkeypatch.setattr(trial.channel.journal, "append", append)
+    trial.at(1.0, milestone=9)
+    sdk.report({"default": 1.0, "loss": 1.0})
+    assert trial.now == pytest.approx(1.0, abs=0.06)
 
 
 def test_a_trial_that_is_not_to_wait_trains_past_its_milestone_without_a_word(
