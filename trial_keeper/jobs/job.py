@@ -1,15 +1,18 @@
 """One job on this node, as the keeper knows it at the moment."""
 
 import asyncio
+import logging
 import socket
 from dataclasses import dataclass, field, replace
 
 from proctor.sdk.protocol import ENV_JUDGED_RANK, boot_time
 from proctor.trial_keeper.jobs.lost_reports import Losses
-from proctor.trial_keeper.jobs.records import JobRecord, ProcessRecord
+from proctor.trial_keeper.jobs.records import JobRecord, ProcessRecord, write_milestone
 from proctor.trial_keeper.journal_tail import FIRST_MEMBER, JournalTail, find_members
 from proctor.trial_keeper.linux.files import present_wait, verdict_seconds
 from proctor.trial_keeper.protocol import Exit, JobReport
+
+log = logging.getLogger(__name__)
 
 _LONG_WAIT_SECONDS = 2.0
 """A trial that has waited for a verdict for so long says that it does; most have theirs in hundredths of a second."""
@@ -27,6 +30,7 @@ class Job:
     start_reported: bool = False
     attempts: int = 0
     stop_unwritten: bool = False  # its record does not say that it is to stop: the disk is full
+    milestone_unwritten: bool = False  # control.json names an earlier milestone: the same
     channel: socket.socket | None = None  # to its reaper, if this keeper has had it started
     losses: Losses | None = None  # what it has lost, once it has ended and something was
     deadline: asyncio.TimerHandle | None = None
@@ -60,6 +64,20 @@ class Job:
         if limit is None or self.process is None or self.record.stop is not None:
             return None
         return limit - (self.process.seconds - verdict_seconds(self.directory, boot_time()))
+
+    def show_milestone(self) -> None:
+        """Write to control.json at which step its trial waits, if that is known, and it is not to stop. On a full disk
+        the trial waits meanwhile where it did."""
+        milestone, before = self.record.launch.milestone, self.milestone_unwritten
+        self.milestone_unwritten = False
+        if milestone is None or self.record.stop is not None:
+            return
+        try:
+            write_milestone(self.directory, milestone)
+        except OSError as error:
+            self.milestone_unwritten = True
+            if not before:
+                log.warning("control.json of job %s cannot be written yet: %s", self.job_id, error)
 
     def describe_wait(self, now: float) -> str:
         """Why its trial stands still, as a clause, if that has waited for a verdict for a while; "" if it has not.

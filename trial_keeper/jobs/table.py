@@ -44,7 +44,6 @@ from proctor.trial_keeper.jobs.records import (
     sync_exit,
     with_stop,
     write_exit,
-    write_milestone,
     write_stop,
 )
 from proctor.trial_keeper.linux.identity import boot_id, describe_stop, open_pidfd
@@ -166,13 +165,8 @@ class JobTable:
             return
         before = job.record.launch
         job.record = replace(job.record, launch=command.applied_to(before))
-        milestone = job.record.launch.milestone
-        has_moved = milestone != before.milestone
-        if has_moved and milestone is not None and job.record.stop is None:
-            try:
-                write_milestone(job.directory, milestone)
-            except OSError as error:  # the trial waits its time, and continues
-                log.warning("control.json of job %s cannot be written: %s", job.job_id, error)
+        if has_moved := job.record.launch.milestone != before.milestone:
+            job.show_milestone()
         if not has_moved or job.record.launch.max_duration_seconds != before.max_duration_seconds:
             await self._write_again(job)
             self._set_deadline(job)
@@ -248,9 +242,13 @@ class JobTable:
         return {"": f"no trial can be started: {spawner}", **found} if spawner else found
 
     def find_waiting(self) -> dict[str, str]:
-        """Which trials stand still until their trial scheduler has decided, as clauses by job id."""
-        now = boot_time()
-        return {job.job_id: clause for job in self.running() if (clause := job.describe_wait(now))}
+        """Which trials stand still until their trial scheduler has decided, as clauses by job id. Writes
+        to control.json what the disk had no room for."""
+        now, running = boot_time(), self.running()
+        for job in running:
+            if job.milestone_unwritten:
+                job.show_milestone()
+        return {job.job_id: clause for job in running if (clause := job.describe_wait(now))}
 
     def close(self) -> None:
         """Let go of everything; the jobs keep running under their reapers."""

@@ -76,6 +76,19 @@ async def test_a_trial_runs_from_milestone_to_milestone_under_whatever_keeper(no
     assert control(node) == {}
 
 
+async def test_a_milestone_that_cannot_be_written_is_written_once_it_can(node: Node) -> None:
+    await start(node, 3)
+    obstacle = node.job_directory("T.1") / "control.json.new"
+    obstacle.mkdir()
+    await node.manager.command(update(6), node.launch("U.1", "true"))
+    await node.manager.end_of("U.1")
+    assert control(node) == {"milestone": 3}
+    obstacle.rmdir()
+    await steps(node, 5)
+    await node.manager.command(update(NO_MILESTONE))
+    await node.manager.end_of("T.1")
+
+
 async def test_a_stop_ends_the_wait_and_takes_the_place_of_the_milestone(node: Node) -> None:
     await start(node, 3)
     stop = Cancel("T.1", "token of T.1", request="pause", reason="waits in rung 1", save_seconds=60.0)

@@ -1,11 +1,14 @@
 """A trial that waits for the verdict of its trial scheduler says so once it has waited for a while."""
 
+import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from proctor.sdk.channel import JobTime
 from proctor.sdk.protocol import ENV_JUDGED_RANK
+from proctor.trial_keeper.jobs import job as jobs
 from proctor.trial_keeper.jobs.job import Job
 from proctor.trial_keeper.jobs.records import JobRecord, ProcessIdentity, ProcessRecord, StopRecord
 from proctor.trial_keeper.protocol import Launch
@@ -46,6 +49,29 @@ def test_a_wait_is_described_once_it_has_lasted_for_a_while_until_it_is_over(sce
 def test_a_wait_is_over_when_it_has_lasted_as_long_as_it_may(scene: Scene) -> None:
     scene.time.begin_wait(600.0)
     assert scene.after(601.0) == ""
+
+
+def test_a_verdict_for_which_the_disk_has_no_room_is_shown_once_there_is_some(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(directory: str, milestone: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    job, control = scene.job, tmp_path / "control.json"
+    job.record = replace(job.record, launch=replace(job.record.launch, milestone=9))
+    with monkeypatch.context() as full:
+        full.setattr(jobs, "write_milestone", refuse)
+        job.show_milestone()
+    assert (job.milestone_unwritten, control.exists()) == (True, False)
+    job.show_milestone()
+    assert (job.milestone_unwritten, control.read_text()) == (False, '{"milestone": 9}')
+
+
+def test_a_job_that_is_to_stop_is_shown_no_milestone(scene: Scene, tmp_path: Path) -> None:
+    launch = replace(scene.job.record.launch, milestone=9)
+    scene.job.record = JobRecord(launch, "boot", StopRecord("CANCELED", 5.0))
+    scene.job.show_milestone()
+    assert not (tmp_path / "control.json").exists()
 
 
 def test_a_job_that_is_to_stop_waits_for_no_verdict(scene: Scene) -> None:
