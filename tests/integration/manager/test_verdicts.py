@@ -10,7 +10,6 @@ import pytest
 from chaos.processes import Kind, find
 from fakes.real_manager import RealManager, real_manager
 
-from proctor.sdk.channel import VERDICT_SECONDS
 from proctor.sdk.protocol import ENV_VERDICT_SECONDS, WAITS_FILE, boot_time, read_waits
 
 STEP_SECONDS = 0.01
@@ -73,12 +72,11 @@ def waits(manager: RealManager, experiment_id: str) -> list[float]:
 )
 def test_no_trial_trains_past_its_rung(manager: RealManager, scheduler: dict[str, Any], rungs: set[int]) -> None:
     experiment_id = manager.create(TRIAL, trialConcurrency=3, maxTrialNumber=9, trialScheduler=scheduler)
-    manager.until_status(experiment_id, "DONE")
+    experiment = manager.until_status(experiment_id, "DONE")
     found = reports(manager, experiment_id)
     assert len(found) > 9  # some trials were resumed
     assert {job[-1][0] for job in found} <= rungs, found
-    waited = sorted(took for job in found for step, took in job if step in rungs and took is not None)
-    assert waited[-1] < VERDICT_SECONDS
+    assert not any("past step" in notice for notice in experiment["notices"])
 
 
 def test_a_trial_that_waits_longer_than_verdict_timeout_trains_past_its_rung_and_says_so(
@@ -96,11 +94,10 @@ def test_a_trial_that_waits_longer_than_verdict_timeout_trains_past_its_rung_and
     took = {step: seconds for step, seconds in steps if seconds is not None}
     manager.start()
     found = manager.until_status(experiment_id, "DONE")
-    assert took.pop(3) >= 0.5
-    assert max(took.values()) < 0.5
-    assert len(took) >= STEPS - 2
+    assert took[3] >= 0.5
+    assert len(took) >= STEPS - 1
     text = "trial 0 has trained past step 3, where its trial scheduler decides: there was no verdict within 0.5 s"
-    assert f"{text} (verdictTimeout)" in found["notices"]
+    assert [notice for notice in found["notices"] if "past step" in notice] == [f"{text} (verdictTimeout)"]
 
 
 def test_a_trial_that_waits_for_its_verdict_says_so_until_it_has_it(manager: RealManager, tmp_path: Path) -> None:
