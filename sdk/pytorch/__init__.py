@@ -5,8 +5,8 @@ The only part of the project that imports torch; install it with `pip install pr
 Entry: `trainer.Trainer`. Reading order: trainer, config (the options), model, state (the counters), loop (one fit from
 beginning to end), run, snapshots (what a checkpoint holds), setup_options (what a clone's parameters change), trial
 (the run inside a trial), errors; then the rooms: callbacks (plug-ins, logs, progress), checkpoints, data,
-reproducibility, distributed; plain, lightning and huggingface are for loops that are not ours, and migrate rewrites
-checkpoints of older versions.
+reproducibility, distributed; plain, lightning and huggingface are for loops that are not ours, and migrate is the
+command of `proctor.sdk.compat.helios_checkpoints`.
 """
 
 from proctor.sdk.pytorch.callbacks.base import Callback, Override, Plugin

@@ -11,12 +11,13 @@ import pytest
 import torch
 from fakes.checkpoint_writer import write_checkpoint
 
+from proctor.sdk.bundle import bundle_files
+from proctor.sdk.compat.helios_checkpoints import main, migrate_checkpoints, read_any, translate
 from proctor.sdk.pytorch import TrainingState
 from proctor.sdk.pytorch.checkpoints import serialization
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, upgrade
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
-from proctor.sdk.pytorch.migrate import main, migrate_checkpoints, read_any, translate
 from proctor.sdk.pytorch.reproducibility.seeding import load_rng_state_dict
 
 FILES = Path(__file__).parent / "files"
@@ -154,13 +155,19 @@ class Own:
 def test_C14_the_command_runs_as_a_module(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = main.__module__
-    monkeypatch.delitem(sys.modules, name)
+    name = "proctor.sdk.pytorch.migrate"
+    monkeypatch.delitem(sys.modules, main.__module__)
     monkeypatch.setattr(sys, "argv", [name, str(source), str(tmp_path / "run")])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(name, run_name="__main__")
     assert ended.value.code == 0
     assert "migrated from helios 1.0.0 to format" in capsys.readouterr().out
+
+
+def test_C14_what_migrates_is_not_sent_to_machines() -> None:
+    files = bundle_files()
+    assert [name for name in files if "migrat" in name or "helios" in name] == ["proctor/sdk/pytorch/migrate.py"]
+    assert not [name for name, source in files.items() if b"def migrate_checkpoints" in source]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from fakes.full_disk import refuse
 from fakes.history_digest import digest_of
 from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 
+from proctor.sdk.compat.helios_checkpoints import migrate_checkpoints
 from proctor.sdk.pytorch import (
     CheckpointFolder,
     CheckpointWarning,
@@ -29,7 +30,6 @@ from proctor.sdk.pytorch import (
 from proctor.sdk.pytorch.checkpoints.history import read_history
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load
 from proctor.sdk.pytorch.data.loaders import EpochLoader
-from proctor.sdk.pytorch.migrate import migrate_checkpoints
 
 FILES = Path(__file__).parent / "files"
 EPOCHS = {"total_steps": 2, "chkpt_frequency": 1, "use_cpu": True}
