@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 OLDEST = (3, 10)
 # Every third-party import must be named here with the file that may have it.
 ALLOWED = {"nni/utils.py": {"schema"}}
-TRAINER_ALLOWED = {"torch", "numpy", "tqdm", "typing_extensions"}
+TRAINER_ALLOWED = {"torch", "numpy", "typing_extensions"}
 ALLOWED |= {f"proctor/{path.relative_to(ROOT)}": TRAINER_ALLOWED for path in (ROOT / "sdk" / "pytorch").rglob("*.py")}
 ALLOWED["proctor/sdk/pytorch/callbacks/tensorboard.py"] = {"tensorboard", "torch"}
 ALLOWED["proctor/sdk/pytorch/lightning.py"] = {"lightning", "pytorch_lightning"}
@@ -88,7 +88,7 @@ def check_types(folder: Path) -> "subprocess.CompletedProcess[str]":
     settings.write_text(
         "[mypy]\npython_version = 3.10\nincremental = False\n"
         "[mypy-pynvml.*,schema.*,nni.runtime.*,proctor.sdk.client.*]\nignore_missing_imports = True\n"
-        "[mypy-torch.*,tensorboard.*,numpy.*,tqdm.*,rich.*,lightning.*,pytorch_lightning.*,transformers.*]\n"
+        "[mypy-torch.*,tensorboard.*,numpy.*,lightning.*,pytorch_lightning.*,transformers.*]\n"
         "ignore_missing_imports = True\nfollow_imports = skip\n"
     )
     command = [sys.executable, "-m", "mypy", "--config-file", str(settings), "-p", "proctor"]

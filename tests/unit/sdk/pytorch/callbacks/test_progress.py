@@ -1,94 +1,37 @@
-"""The bars of a run (row X13)."""
+"""What a run shows of itself (row X13)."""
 
 import fcntl
 import io
+import math
 import os
 import pty
 import struct
 import sys
 import termios
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fakes.trained_models import DigitsData, DigitsModel, Recipe
+from fakes.trained_models import DigitsData, DigitsModel
 
 from proctor.sdk.pytorch import Model, Trainer, TrainingState
 from proctor.sdk.pytorch.callbacks.base import Callbacks
 from proctor.sdk.pytorch.callbacks.progress import (
     Progress,
-    ProgressLines,
     choose_progress,
-    make_bar,
 )
 from proctor.sdk.pytorch.config import make_settings
 from proctor.sdk.pytorch.loop import make_callbacks
 
 
-class Drawing:
-    """What was drawn, in its order."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def make_bar(self, title: str, total: "int | None", start: int) -> "Drawn":
-        self.lines.append(f"{title} {start}/{total}")
-        return Drawn(self, title)
-
-
-class Drawn:
-    def __init__(self, drawing: Drawing, title: str) -> None:
-        self.drawing = drawing
-        self.title = title
-
-    def move(self, place: int) -> None:
-        self.drawing.lines.append(f"{self.title} {place}")
-
-    def close(self) -> None:
-        self.drawing.lines.append(f"{self.title} closed")
-
-
-def fit(root: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> "list[str]":
-    drawing = Drawing()
-    monkeypatch.setattr("proctor.sdk.pytorch.loop.choose_progress", lambda *given: Progress(drawing.make_bar))
-    chosen = {"chkpt_frequency": 1, "use_cpu": True, "enable_progress_bar": True, "chkpt_root": root, **options}
-    Trainer("run", **chosen).fit(DigitsModel(Recipe()), DigitsData(batch_size=8))
-    return drawing.lines
-
-
-def test_X13_epochs_have_two_bars_and_a_validation_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fit(tmp_path, monkeypatch, total_steps=1, valid_frequency=1) == [
-        "epochs 0/1",
-        "epoch 1 0/3",
-        "epoch 1 1",
-        "epoch 1 2",
-        "epoch 1 3",
-        "epoch 1 closed",
-        "epochs 1",
-        "validation 0/2",
-        "validation 1",
-        "validation 2",
-        "validation closed",
-        "epochs closed",
-    ]
-
-
-def test_X13_iterations_have_one_bar_that_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"train_unit": "iteration"}
-    assert fit(tmp_path, monkeypatch, total_steps=4, **options)[:2] == ["iterations 0/4", "iterations 1"]
-    lines = fit(tmp_path, monkeypatch, total_steps=5, **options)
-    assert lines[0] == "iterations 4/5"
-    assert set(lines[1:-1]) == {"iterations 5"}
-    assert lines[-1] == "iterations closed"
-
-
 def test_X13_only_the_main_rank_shows_progress_and_only_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for terminal, kind in ((Terminal(), Progress), (io.StringIO(), ProgressLines)):
-        monkeypatch.setattr(sys, "stderr", terminal)
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stream)
         for wanted in (None, True):
             settings = make_settings("run", {"enable_progress_bar": wanted})
-            assert [type(one) for one in make_callbacks(settings, Callbacks(), is_main=True).logs] == [kind]
+            assert [type(one) for one in make_callbacks(settings, Callbacks(), is_main=True).logs] == [Progress]
             assert make_callbacks(settings, Callbacks(), is_main=False).logs == []
         assert (
             make_callbacks(make_settings("run", {"enable_progress_bar": False}), Callbacks(), is_main=True).logs == []
@@ -108,42 +51,61 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_tqdm_draws() -> None:
-    terminal = Terminal()
-    bars = [make_bar(terminal, "epochs", 3, 1), make_bar(terminal, "epoch 2", 5, 0)]
-    for place in (2, 3):
-        bars[0].move(place)
-    for bar in reversed(bars):
-        bar.close()
-    written = terminal.getvalue()
-    assert "epochs" in written
-    assert "3/3" in written.split("epochs")[-1]
+def redrawn(written: str) -> "list[str]":
+    """The lines that stood in the place of one; one that stayed ends with a line break."""
+    assert all(line.endswith(("\x1b[K", "\x1b[K\n")) for line in written.split("\r")[1:])
+    return [line.replace("\x1b[K", "") for line in written.split("\r")[1:]]
+
+
+def test_X13_a_terminal_has_one_line_with_a_bar_that_is_redrawn_and_one_for_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocked = Clocked(1.0, Terminal())
+    clocked.fit(monkeypatch, total_steps=2, valid_frequency=1)
+    assert redrawn(clocked.stream.getvalue()) == [
+        "run: [#---------] 0:00:05 left, epoch 1 of 2, batch 1 of 3, 1 batches/s",
+        "run: [###-------] 0:00:04 left, epoch 1 of 2, batch 2 of 3, 1 batches/s",
+        "run: [#####-----] 0:00:03 left, epoch 1 of 2, batch 3 of 3, 1 batches/s",
+        "run: [#####-----] 0:00:04 left, validation, batch 1 of 2, 0.75 batches/s",
+        "run: [#####-----] 0:00:05 left, validation, batch 2 of 2, 0.6 batches/s",
+        "run: [######----] 0:00:03 left, epoch 2 of 2, batch 1 of 3, 0.667 batches/s; ac",
+        "run: [########--] 0:00:01 left, epoch 2 of 2, batch 2 of 3, 0.714 batches/s; ac",
+        "run: [##########] 0:00:00 left, epoch 2 of 2, batch 3 of 3, 0.75 batches/s; acc",
+        "run: [##########] 0:00:00 left, validation, batch 1 of 2, 0.667 batches/s; accu",
+        "run: [##########] 0:00:00 left, validation, batch 2 of 2, 0.6 batches/s; accura",
+        "proctor: run run: completed: epoch 2 of 2, in 10 s, 0.6 batches/s; accuracy 0.51, loss 0.3333\n",
+    ]
+
+
+@pytest.mark.parametrize(("steps", "columns"), [(3, 20), (math.inf, 20), (3, 0)])
+def test_X13_a_line_that_is_redrawn_fits_the_terminal_and_stays_when_the_run_fails(steps: float, columns: int) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 0, columns, 0, 0))
+    with open(slave, "w") as terminal:
+        settings = make_settings("run", {"total_steps": steps, "train_unit": "iteration"})
+        now = iter([100.0, 100.0, 100.0, *[102.0] * 9])
+        progress = Progress(settings, terminal, lambda: next(now))
+        progress._due = 0.0
+        progress._state.current_iteration = progress._state.global_iteration = 1
+        progress.on_training_batch_end(progress._state)
+        progress.close()
+    written = ""
+    with suppress(OSError):  # at the end
+        while part := os.read(master, 1000):
+            written += part.decode()
+    os.close(master)
+    if columns == 0:  # a program has made it, and no line could be redrawn
+        assert written == "proctor: run run: step 1 of 3, 0.5 batches/s\r\n"
+    else:
+        shown = "run: step 1, 0.5 ba" if math.isinf(steps) else "run: [###-------] 0"
+        assert written == f"\r{shown}\x1b[K\r\n"
 
 
 def test_bars_are_not_drawn_more_often_than_an_eye_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seconds, count in ((3600.0, 1), (0.0, 1001)):
-        monkeypatch.setattr("proctor.sdk.pytorch.callbacks.progress.REDRAW_SECONDS", seconds)
-        terminal = Terminal()
-        bar = make_bar(terminal, "iterations", 1000, 0)
-        for place in range(1, 1001):
-            bar.move(place)
-        assert terminal.getvalue().count("iterations") == count
-        bar.close()
-        assert "1000/1000" in terminal.getvalue()
-
-
-def test_a_terminal_without_anything_that_draws_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.progress.find_spec", lambda name: None)
-    assert type(choose_progress(make_settings("run", {}), Terminal())) is ProgressLines
-
-
-def test_a_terminal_that_does_not_know_its_width_gets_lines() -> None:
-    for columns, kind in ((0, ProgressLines), (80, Progress)):
-        master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 0, columns, 0, 0))
-        with open(slave, "w") as terminal:
-            assert type(choose_progress(make_settings("run", {}), terminal)) is kind
-        os.close(master)
+    for seconds, count in ((1.0, 900), (0.01, 90)):
+        clocked = Clocked(seconds, Terminal())
+        clocked.fit(monkeypatch, total_steps=300)
+        assert abs(len(redrawn(clocked.stream.getvalue())) - count) < 10
 
 
 class Clocked:
@@ -167,8 +129,8 @@ class Clocked:
             trainer.fit(Passing(self), DigitsData(batch_size=8))
         return [line.removeprefix("proctor: run run: ") for line in self.stream.getvalue().splitlines()]
 
-    def choose(self, settings: Any, stream: Any) -> ProgressLines:
-        return ProgressLines(settings, self.stream, lambda: self.now)
+    def choose(self, settings: Any, stream: Any) -> Progress:
+        return Progress(settings, self.stream, lambda: self.now)
 
 
 class Passing(Model):
