@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "PROCTOR_KILLED_LAUNCHER"
-STALL = "PROCTOR_STALLED_IMPORT"  # a folder: other processes than the first one write a file there and stay in imports
+STALL = (
+    "PROCTOR_STALLED_IMPORT"  # a folder: other processes than the first one write a file there and wait for GO in it
+)
+GO = "go"
 METHODS = ("fork", "spawn", "forkserver")
 RANKS = (1, 2, 3)
 CELLS = [(method, ranks) for method in METHODS for ranks in RANKS]
@@ -24,7 +27,8 @@ _LOOK_SECONDS = 0.01
 
 if __name__ == "__mp_main__" and STALL in os.environ:  # as if the import of torch took very long
     Path(os.environ[STALL], str(os.getpid())).touch()
-    time.sleep(600.0)
+    while not Path(os.environ[STALL], GO).exists():
+        time.sleep(0.05)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Launcher:
     """A process that trains, to be killed.
 
     :param method: how its loaders' workers are started.
-    :param stall: a folder: the processes that it starts stay in their imports and name themselves there.
+    :param stall: a folder: the processes that it starts name themselves there, and end their imports when it is killed.
     """
 
     def __init__(self, method: str, ranks: int, *, stall: "Path | None" = None) -> None:
@@ -61,7 +65,7 @@ class Launcher:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,  # what dies in its first imports complains
         )
-        self._method, self._ranks, self._begin = method, ranks, time.monotonic()
+        self._method, self._ranks, self._stall, self._begin = method, ranks, stall, time.monotonic()
 
     def kill(self) -> Kill:
         """Kill the launcher alone, and wait until every other process is gone, too; what stays is killed then."""
@@ -70,6 +74,8 @@ class Launcher:
         self._process.kill()
         begin = time.monotonic()
         self._process.wait()
+        if self._stall is not None:
+            (self._stall / GO).touch()
         left = self.list_processes()
         while left and time.monotonic() < begin + PATIENCE_SECONDS:
             time.sleep(_LOOK_SECONDS)

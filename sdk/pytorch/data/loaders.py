@@ -11,7 +11,6 @@ A plain `DataLoader` also draws one number from torch's global stream whenever i
 of their own.
 """
 
-import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -212,8 +211,7 @@ def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchS
 
 
 def _start_worker(user_hook: "Callable[[int], None] | None", has_server: bool, worker: int) -> None:
-    parent = multiprocessing.parent_process()  # who has asked a fork server for this process is not its parent
-    die_with_parent(None if parent is None or has_server else parent.pid)
+    die_with_parent(by_server=has_server)
     seed_worker(torch.initial_seed())
     if user_hook is not None:
         user_hook(worker)

@@ -6,7 +6,7 @@ the system chooses. They learn the port when all have been started: the store ha
 beside a thread.
 
 A rank that fails reports it and ends; the others, which would wait for it, notice by themselves or are killed after
-`SETTLE_SECONDS`. If the launcher ends, even by SIGKILL, so do the ranks, also while they still import PyTorch.
+`SETTLE_SECONDS`. If the launcher ends, even by SIGKILL, so do the ranks; one that still imports PyTorch, when it has.
 An exception reaches the launcher as itself where possible, and described in full where not. What PyTorch's own
 launchers lack of this is in decision 0030.
 """
@@ -36,7 +36,6 @@ import torch.distributed as dist
 from proctor.sdk.protocol import ENV_MEMBER
 from proctor.sdk.pytorch.distributed.processes import (
     HandoverQueue,
-    choose_context,
     die_with_parent,
     find_start_method,
 )
@@ -188,20 +187,6 @@ def _destroy_group() -> None:
         dist.destroy_process_group()
 
 
-@dataclass(frozen=True)
-class _Start:
-    """What a rank gets besides its work."""
-
-    rank: int
-    world_size: int
-    device: torch.device
-    options: GroupOptions
-    threads: int
-    launcher: int
-    loader_method: str
-    initializer: "Callable[[], Any] | None"
-
-
 def spawn_ranks(
     work: Work,
     *,
@@ -226,20 +211,26 @@ def spawn_ranks(
             f"the model, the data module and the plug-ins are sent to a process for each device, and cannot be: "
             f"{problem}. Define their classes at the top level of a module, and make what cannot be copied in setup."
         ) from problem
-    shared: dict[str, Any] = {
+    shared = {
+        "payload": payload,
         "world_size": len(devices),
         "options": options,
         "threads": choose_threads(len(devices)),
-        "launcher": os.getpid(),
         "loader_method": find_start_method(),
         "initializer": initializer,
     }
+    context: Any = multiprocessing.get_context(START_METHOD)
     children: list[Child] = []
     store = None
     try:
         with _one_hash_seed():
             for rank, device in enumerate(devices):
-                children.append(_start(_Start(rank=rank, device=device, **shared), payload))
+                here, there = context.Pipe()
+                # No daemon: those may not have children, and a rank's loaders have workers.
+                process = context.Process(target=_run_rank, args=(rank, device, there), kwargs=shared, daemon=False)
+                process.start()
+                there.close()
+                children.append(Child(rank, process, here))
         store = dist.TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
         for child in children:
             with suppress(OSError):  # one that has ended will be noticed
@@ -261,17 +252,6 @@ def _one_hash_seed() -> "Iterator[None]":
     finally:
         if is_ours:
             del os.environ[_HASH_SEED]
-
-
-def _start(start: _Start, payload: bytes) -> "Child":
-    context = choose_context(START_METHOD)
-    here, there = context.Pipe()
-    # No daemon: those may not have children, and a rank's loaders have workers.
-    name = f"proctor-rank-{start.rank}"
-    process = context.Process(target=_run_rank, args=(start, payload, there), name=name, daemon=False)
-    process.start()
-    there.close()
-    return Child(start.rank, process, here)
 
 
 @dataclass
@@ -373,16 +353,27 @@ def end_children(children: "list[Child]") -> None:
             child.process.close()
 
 
-def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> None:
+def _run_rank(
+    rank: int,
+    device: torch.device,
+    pipe: "Connection[Any, Any]",
+    *,
+    payload: bytes,
+    world_size: int,
+    options: GroupOptions,
+    threads: int,
+    loader_method: str,
+    initializer: "Callable[[], Any] | None",
+) -> None:
     """The life of a rank, from its first statement to its last message."""
-    die_with_parent(start.launcher)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the launcher decides
-    if start.initializer is not None:
-        start.initializer()
-    os.environ[ENV_MEMBER] = str(start.rank)  # what it and its loaders' workers report is this rank's
-    os.environ["LOCAL_RANK"] = str(start.rank)  # as under torchrun
+    if initializer is not None:
+        initializer()
+    os.environ[ENV_MEMBER] = str(rank)  # what it and its loaders' workers report is this rank's
+    os.environ["LOCAL_RANK"] = str(rank)  # as under torchrun
     # A spawned process would spawn its loaders' workers, too, and each would import torch at every epoch.
-    multiprocessing.set_start_method(start.loader_method, force=True)
+    multiprocessing.set_start_method(loader_method, force=True)
     lock = threading.Lock()
 
     def send(kind: str, body: Any) -> None:
@@ -393,26 +384,27 @@ def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> No
     send(BEGUN, None)
     try:
         work: Work = pickle.loads(payload)
-        ranks = _join(start, int(pipe.recv()))
-        with on_device(start.device):
-            result = work(ranks, start.device, HandoverQueue(partial(send, VALUE)))
+        torch.set_num_threads(threads)
+        store = _enter_store(int(pipe.recv()), rank, world_size)  # the launcher sends its port, or ends this process
+        ranks = join_group(device, options, store=store, rank=rank, world_size=world_size)
+        with on_device(device):
+            result = work(ranks, device, HandoverQueue(partial(send, VALUE)))
         ranks.barrier()  # no rank leaves while others still communicate
         send(RESULT, result if ranks.is_main else None)
         _leave(0)
     except BaseException as problem:
-        send(FAILURE, describe_failure(start.rank, problem))
+        send(FAILURE, describe_failure(rank, problem))
         _leave(1)
 
 
-def _join(start: _Start, port: int) -> Ranks:
-    """Be one of the ranks, until the process ends; the launcher sends the port of the store, or ends this process."""
-    torch.set_num_threads(start.threads)
+def _enter_store(port: int, rank: int, world_size: int) -> dist.TCPStore:
+    """Return the launcher's store when all ranks have come; a start may take longer than a collective."""
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are here, whatever the host's name resolves to
     store = dist.TCPStore(_ADDRESS, port, is_master=False, timeout=timedelta(seconds=START_SECONDS))
-    store.set(f"rank {start.rank}", "here")
-    store.wait([f"rank {rank}" for rank in range(start.world_size)])  # a start may take longer than a collective
-    return join_group(start.device, start.options, store=store, rank=start.rank, world_size=start.world_size)
+    store.set(f"rank {rank}", "here")
+    store.wait([f"rank {other}" for other in range(world_size)])
+    return store
 
 
 def _leave(exit_code: int) -> None:

@@ -1,9 +1,4 @@
-"""What every process that the trainer starts shares: its death with its parent, and the values it hands over.
-
-Two of multiprocessing's three ways to start a process import the script and PyTorch first, which takes seconds. A
-process that learns only then whom to die with outlives a parent that is killed meanwhile. So the contexts here send
-each process something that ties it while it is unpickled, before all imports.
-"""
+"""What every process that the trainer starts shares: its death with its parent, and the values it hands over."""
 
 import multiprocessing
 import os
@@ -18,13 +13,17 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(parent: "int | None" = None) -> None:
-    """Have the kernel kill this process when the thread that started it ends, even by SIGKILL (Linux).
+def die_with_parent(*, by_server: bool = False) -> None:
+    """Have the kernel kill this process when the thread that started it ends, even by SIGKILL (Linux); if that process
+    is gone already, this one ends at once.
 
-    :param parent: the parent's process id; if it is gone already, this process ends at once.
+    :param by_server: a fork server has started it, which dies with the process that has asked for it.
     """
+    parent = multiprocessing.parent_process()
     if sys.platform == "linux":
-        eval(_tie(os.getppid() if parent is None else parent, "None"))
+        eval(_tie(os.getppid() if parent is None or by_server else int(parent.pid or 0), "None"))
+        if parent is not None and by_server and not parent.is_alive():  # the server went before this process was tied
+            os._exit(1)
 
 
 def find_start_method() -> str:
@@ -33,69 +32,30 @@ def find_start_method() -> str:
 
 
 def choose_context(asked: Any) -> Any:
-    """Return what starts processes as it is asked for, and so that they die with this process.
+    """Return what starts processes as it is asked for; a fork server dies with this process.
 
-    :param asked: None is the way that is set for the program; a context of the user's own class stays as it is.
+    The server would notice the end of this process by itself, but not while its workers are there. It is tied to the
+    thread that starts it, so only the main thread, which lasts, ties it.
+
+    :param asked: None is the way that is set for the program.
     """
     asked = find_start_method() if asked is None else asked
-    asked = multiprocessing.get_context(asked) if isinstance(asked, str) else asked
-    tying = {context.SpawnContext: TyingSpawnContext, context.ForkServerContext: TyingForkServerContext}
-    return tying[type(asked)]() if sys.platform == "linux" and type(asked) in tying else asked
+    chosen = multiprocessing.get_context(asked) if isinstance(asked, str) else asked
+    is_main = threading.current_thread() is threading.main_thread()
+    if sys.platform == "linux" and isinstance(chosen, context.ForkServerContext) and is_main:
+        from multiprocessing import forkserver
+
+        server: Any = forkserver._forkserver
+        server._preload_modules = _TyingModules(server._preload_modules)
+        forkserver.ensure_running()
+    return chosen
 
 
-class _TiedName(str):
-    """The name of a process, which that process unpickles first, before it imports the script and PyTorch."""
-
-    parent: int
-
-    def __new__(cls, name: str, parent: int) -> "_TiedName":
-        tied = super().__new__(cls, name)
-        tied.parent = parent
-        return tied
-
-    def __reduce__(self) -> "Any":
-        return eval, (_tie(self.parent, repr(str(self))),)
-
-
-class TyingSpawnContext(context.SpawnContext):
-    """Starts processes anew, tied to this one from their beginning."""
-
-    def Process(self, *args: Any, **options: Any) -> context.SpawnProcess:  # type: ignore[override]
-        process = context.SpawnProcess(*args, **options)
-        process.name = _TiedName(process.name, os.getpid())
-        return process
-
-
-class TyingForkServerContext(context.ForkServerContext):
-    """Starts processes by the fork server, tied to it as it is to this process."""
-
-    def Process(self, *args: Any, **options: Any) -> context.ForkServerProcess:  # type: ignore[override]
-        process = context.ForkServerProcess(*args, **options)
-        process.name = _TiedName(process.name, _start_fork_server())
-        return process
-
-
-class _TiedModules(list[str]):
+class _TyingModules(list[str]):
     """What the fork server imports first; its text, which is part of the server's command, ties the server."""
 
     def __repr__(self) -> str:
         return _tie(os.getpid(), super().__repr__())
-
-
-def _start_fork_server() -> int:
-    """Return the id of the fork server's process, which is started if it does not run.
-
-    The server would notice the end of this process by itself, but only when it has imported the script. It is tied to
-    the thread that starts it, so only the main thread, which lasts, ties it.
-    """
-    from multiprocessing import forkserver  # not everywhere
-
-    server: Any = forkserver._forkserver
-    modules = server._preload_modules
-    is_main = threading.current_thread() is threading.main_thread()
-    server._preload_modules = _TiedModules(modules) if is_main else list(modules)
-    forkserver.ensure_running()
-    return int(server._forkserver_pid)
 
 
 def _tie(parent: int, value: str) -> str:

@@ -13,7 +13,9 @@ from proctor.sdk.pytorch.data import loaders
 
 
 @pytest.mark.parametrize(("method", "ranks"), [("spawn", 2), pytest.param("forkserver", 1, marks=pytest.mark.thorough)])
-def test_processes_that_still_import_go_with_their_launcher(method: str, ranks: int, tmp_path: Path) -> None:
+def test_processes_that_still_import_when_their_launcher_is_killed_end_when_they_have(
+    method: str, ranks: int, tmp_path: Path
+) -> None:
     launcher = Launcher(method, ranks, stall=tmp_path)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while len(list(tmp_path.iterdir())) < ranks and time.monotonic() < deadline:
