@@ -12,7 +12,6 @@ A log must not cost the training it describes. So what the disk refuses in the m
 forks the workers of its loaders must not have one. See decision 0031.
 """
 
-import errno
 import logging
 import os
 import warnings
@@ -26,6 +25,7 @@ from typing import Any
 
 from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.pytorch.callbacks.base import Callback, make_new, name_start
+from proctor.sdk.pytorch.checkpoints.filesystem import AppendedFile
 from proctor.sdk.pytorch.config import Phase, StopReason
 from proctor.sdk.pytorch.errors import LogWarning
 from proctor.sdk.pytorch.model import Model
@@ -46,7 +46,7 @@ class FileLog(Callback):
         self._run_name = run_name
         self._folder = folder
         self._log = logging.LoggerAdapter(LOGGER, {_RUN: run_name})
-        self._path: Path | None = None  # the file that the run was started with
+        self._path: Path | None = None  # the file that the run was started with, or has made
         self._file: NonBlockingFile | None = None
         self._handler = MemoryHandler(1)  # keeps records as long as it has no target
         self._handler.addFilter(lambda record: getattr(record, _RUN, run_name) == run_name)  # no other open run's
@@ -97,8 +97,7 @@ class FileLog(Callback):
 
     def state_dict(self) -> "dict[str, Any]":
         """Where the file is."""
-        path = self._path if self._file is None else self._file.path
-        return {} if path is None else {"path": str(path)}
+        return {} if self._path is None else {"path": str(self._path)}
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
         """Go back to that file, if it is there and this user's; on another machine it may be neither."""
@@ -124,7 +123,8 @@ class FileLog(Callback):
         self._handler.flush()
 
     def _make_path(self) -> Path:
-        return self._path or make_new(self._folder, name_start(self._run_name), ".log")
+        self._path = self._path or make_new(self._folder, name_start(self._run_name), ".log")
+        return self._path
 
 
 def _ends_whole(path: Path) -> bool:
@@ -133,13 +133,11 @@ def _ends_whole(path: Path) -> bool:
         return file.read() in (b"", b"\n")
 
 
-class NonBlockingFile:
-    """A file that is appended to in whole pieces and never ends a run; pieces without room on the disk wait in memory.
-
-    Others may read it meanwhile, or append whole pieces of their own.
+class NonBlockingFile(AppendedFile):
+    """One that never ends a run: what the disk does not take is reported by a `LogWarning` and tried again.
 
     :param what: names it in warnings, such as "log file".
-    :param make_path: makes the file's folder, or the file, and returns the file's path; called until it succeeds.
+    :param make_path: see `AppendedFile`.
     :param interval_seconds: how long pieces may wait to be written together.
     :param clock: seconds.
     """
@@ -152,14 +150,11 @@ class NonBlockingFile:
         interval_seconds: float = 0.0,
         clock: "Callable[[], float]" = monotonic,
     ) -> None:
-        self.path: Path | None = None  # once it is there
+        super().__init__(make_path)
         self._what = what
-        self._make_path = make_path
         self._interval_seconds = interval_seconds
         self._clock = clock
         self._due = clock()
-        self._descriptor = -1
-        self._waiting = bytearray()
         self._has_lost = False  # a piece that found no place in memory either
         self._has_warned = False
 
@@ -169,7 +164,7 @@ class NonBlockingFile:
         :raises OSError: the file cannot be made or written to, whatever room there is.
         """
         try:
-            self._open()
+            self.ensure_open()
         except OSError as problem:
             if problem.errno not in PASSING:
                 raise
@@ -177,26 +172,27 @@ class NonBlockingFile:
 
     def write(self, piece: "bytes | str") -> None:
         """Add a piece, which is written whole, at once or when it is due."""
-        data = piece.encode(errors="backslashreplace") if isinstance(piece, str) else piece
-        self._waiting += data
-        is_too_much = len(self._waiting) > WAITING_BYTES
-        if self._clock() >= self._due or (is_too_much and not self._has_warned):  # it may only have waited for company
+        self.add(piece.encode(errors="backslashreplace") if isinstance(piece, str) else piece)
+        may_only_wait_for_company = self._has_too_much() and not self._has_warned
+        if self._clock() >= self._due or may_only_wait_for_company:
             self.flush()
-        if len(self._waiting) > WAITING_BYTES:
-            del self._waiting[-len(data) :]
-            self._lose(data)
+        if self._has_too_much():
+            size = len(self.drop())
+            if not self._has_lost:
+                self._tell(
+                    f"lacks {size} bytes from now on: what waits for the disk may take {WAITING_BYTES >> 20} MiB of "
+                    "memory. More may follow; make room."
+                )
+            self._has_lost = True
 
     def flush(self) -> bool:
         """Write what waits, and return whether every piece is in the file."""
         try:
-            if self._waiting:
-                self._append(self._waiting)
+            self.write_waiting()
         except OSError as problem:
-            self._release()  # a network file system may want the file to be reopened
             self._due = self._clock() + max(self._interval_seconds, RETRY_SECONDS)
             self._warn(problem)
             return False
-        self._waiting.clear()
         self._due = self._clock() + self._interval_seconds
         self._has_warned = False
         return not self._has_lost
@@ -204,42 +200,19 @@ class NonBlockingFile:
     def close(self) -> None:
         """Write what waits, if that is possible now, and close the file."""
         self.flush()
-        self._release()
+        self.release()
 
-    def _open(self) -> None:
-        self.path = self.path or self._make_path()
-        if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-    def _append(self, data: bytearray) -> None:
-        self._open()
-        size = os.fstat(self._descriptor).st_size
-        count = os.write(self._descriptor, data)
-        if count < len(data):
-            os.ftruncate(self._descriptor, size)  # no half piece, which would hide what comes after it
-            raise OSError(errno.ENOSPC, f"only {count} of {len(data)} bytes fitted into it")
-
-    def _release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with suppress(OSError):  # a network file system may refuse even that
-                os.close(descriptor)
-
-    def _lose(self, piece: bytes) -> None:
-        if not self._has_lost:
-            self._has_lost = True
-            text = (
-                f"the {self._what}{'' if self.path is None else f' {self.path}'} lacks {len(piece)} bytes from now on: "
-            )
-            text += f"what waits for the disk may take {WAITING_BYTES >> 20} MiB of memory. More may follow; make room."
-            warnings.warn(LogWarning(text), stacklevel=3)
+    def _has_too_much(self) -> bool:
+        return self.size - self.written > WAITING_BYTES
 
     def _warn(self, problem: OSError) -> None:
-        if self._has_warned:
-            return
-        self._has_warned = True
-        text = (
-            f"the {self._what}{'' if self.path is None else f' {self.path}'} could not be written: {problem}. What "
-            "belongs there waits in memory, and training continues; make room before it ends."
-        )
-        warnings.warn(LogWarning(text), stacklevel=2)
+        if not self._has_warned:
+            self._has_warned = True
+            self._tell(
+                f"could not be written: {problem}. What belongs there waits in memory, and training continues; make "
+                "room before it ends."
+            )
+
+    def _tell(self, clause: str) -> None:
+        text = f"the {self._what}{'' if self.path is None else f' {self.path}'} {clause}"
+        warnings.warn(LogWarning(text), stacklevel=4)

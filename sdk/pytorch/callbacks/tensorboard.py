@@ -13,6 +13,7 @@ decision 0031.
 
 import os
 import socket
+from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -104,6 +105,7 @@ class TensorBoard(Callback):
             self._folder, self._sizes = Path(folder), dict(state["sizes"])
 
     def _open(self, *, purge_step: "int | None" = None, suffix: str = "") -> None:
+        @cache
         def make_path() -> Path:
             self._folder = self._folder or make_new(self._root, name_start(self._run_name))
             return self._folder / _name_events(self._folder, suffix)

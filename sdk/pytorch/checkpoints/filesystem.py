@@ -1,4 +1,5 @@
-"""The file system below the checkpoints: one writer to a folder, and storing while training continues.
+"""The file system below the checkpoints and logs: one writer to a folder, storing while training continues, and files
+that are appended to.
 
 An attempt that should be dead and is not would mix its checkpoints with those of its successor, so a run locks its
 folder. The lock is the kernel's: it goes with the process, however that ends, and forked loader workers do not hold it.
@@ -16,6 +17,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -31,6 +33,7 @@ from proctor.sdk.pytorch.errors import (
 LOCK_FILE = ".lock"
 LOCK_PATIENCE_SECONDS = 15.0
 _RETRY_SECONDS = 0.25
+_PIECES_TOGETHER = 100  # in one write
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 SYNC_PATIENCE_SECONDS = 3600.0
 
@@ -115,6 +118,68 @@ class FolderLock:
                 raise
         self._descriptor = descriptor
         return ""
+
+
+class AppendedFile:
+    """A file that is appended to in whole pieces; those for which the disk has no room wait in memory, in their order.
+
+    Others may read it meanwhile, or append whole pieces of their own.
+
+    :param make_path: makes the file's folder, or the file, and returns the file's path; called whenever it is opened.
+    """
+
+    def __init__(self, make_path: "Callable[[], Path]") -> None:
+        self.path: Path | None = None  # once it is there
+        self.descriptor = -1
+        self.waiting: list[bytes] = []
+        self.size = self.written = 0  # the bytes of all pieces, and of those in the file
+        self._make_path = make_path
+
+    def ensure_open(self) -> None:
+        """Make the file unless it is open. Raises OSError."""
+        if self.descriptor < 0:
+            self.path = self._make_path()
+            self.descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def add(self, piece: bytes) -> None:
+        """Add a piece, which waits for `write_waiting`."""
+        self.waiting.append(piece)
+        self.size += len(piece)
+
+    def drop(self) -> bytes:
+        """Take the last piece back, which waits, and return it."""
+        piece = self.waiting.pop()
+        self.size -= len(piece)
+        return piece
+
+    def write_waiting(self) -> None:
+        """Write the pieces that wait, some at a time, so that on a full disk one more does not cost as much as all.
+
+        :raises OSError: the disk refuses; the file is closed then, as a network file system may want it to be reopened.
+        """
+        try:
+            while self.waiting:
+                self._append(b"".join(self.waiting[:_PIECES_TOGETHER]))
+                del self.waiting[:_PIECES_TOGETHER]
+        except OSError:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Close the file; it is opened again when it is needed."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):  # a network file system may refuse even that
+                os.close(descriptor)
+
+    def _append(self, data: bytes) -> None:
+        self.ensure_open()
+        size = os.fstat(self.descriptor).st_size
+        count = os.write(self.descriptor, data)
+        if count < len(data):
+            os.ftruncate(self.descriptor, size)  # no half piece, which would hide what comes after it
+            raise OSError(errno.ENOSPC, f"only {count} of {len(data)} bytes fitted into it")
+        self.written += count
 
 
 def _describe_process() -> str:

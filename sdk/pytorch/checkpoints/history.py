@@ -8,7 +8,6 @@ A disk without room does not end a run: rows wait in memory until there is room,
 stored before they are.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -23,11 +22,11 @@ from typing import Any
 from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.files import sync_file
 from proctor.sdk.metrics import to_json_word
+from proctor.sdk.pytorch.checkpoints.filesystem import AppendedFile
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning
 
 HISTORY_FILE = "history.jsonl"
 _TIME = "time_ms"  # of as many digits in each row, so that equal runs have equal positions
-_ROWS_TOGETHER = 100  # in one write
 _encode = json.JSONEncoder(separators=(",", ":"), sort_keys=True, allow_nan=False).encode
 _NO_ROWS = hashlib.sha256(b"proctor history").hexdigest()
 
@@ -59,11 +58,8 @@ class History:
 
     def __init__(self, path: "Path | None") -> None:
         self._path = path
-        self._descriptor = -1
+        self._file = AppendedFile(self._make_path)
         self._position = HistoryPosition()  # the waiting rows included
-        self._written = 0  # bytes of whole rows in the file
-        self._waiting: list[bytes] = []
-        self._is_torn = False  # whether there may be more in the file than what is written
         self._has_warned = False
         self._lock = threading.Lock()
 
@@ -105,10 +101,10 @@ class History:
                 stacklevel=2,
             )
             size = self._path.read_bytes().rfind(b"\n") + 1 if found else 0  # its last row may be torn
-        self._written = min(size, position.size)
-        if found > self._written and self._path is not None:
-            os.truncate(self._path, self._written)
-        self._position = HistoryPosition(position.rows, self._written, position.digest)
+        self._file.written = min(size, position.size)
+        if found > self._file.written:
+            self._make_path()
+        self._position = HistoryPosition(position.rows, self._file.written, position.digest)
 
     def sync(self) -> None:
         """Make all rows outlast a power cut; a checkpoint must not name rows that could vanish.
@@ -116,8 +112,8 @@ class History:
         :raises OSError: the disk refuses, or still has no room for the rows that wait.
         """
         with self._lock:
-            self._write()
-            descriptor = os.dup(self._descriptor) if self._descriptor >= 0 else -1
+            self._file.write_waiting()
+            descriptor = os.dup(self._file.descriptor) if self._file.descriptor >= 0 else -1
         if descriptor >= 0:  # outside of the lock, so that training does not wait for a slow disk to add a row
             try:
                 sync_file(descriptor)
@@ -131,54 +127,37 @@ class History:
         """
         with self._lock:
             try:
-                self._write()
+                self._file.write_waiting()
             except OSError as problem:
                 raise CheckpointNotStoredError(
-                    f"the last {len(self._waiting)} rows of the history {self._path} could not be written: {problem}. "
-                    "The rows before are whole; make room and start again to continue from the latest checkpoint."
+                    f"the last {len(self._file.waiting)} rows of the history {self._path} could not be written: "
+                    f"{problem}. The rows before are whole; make room and start again to continue from the latest "
+                    "checkpoint."
                 ) from problem
             finally:
-                self._waiting.clear()
-                descriptor, self._descriptor = self._descriptor, -1
-                if descriptor >= 0:
-                    os.close(descriptor)
+                self._file.waiting.clear()
+                self._file.release()
 
     def _add(self, line: bytes) -> None:
-        self._waiting.append(line)
+        self._file.add(line)
         try:
-            self._write()
+            self._file.write_waiting()
         except OSError as problem:
             if problem.errno not in PASSING:
-                self._waiting.pop()
+                self._file.drop()
                 raise
             if not self._has_warned:
                 self._has_warned = True
                 text = f"the disk does not take rows of the history {self._path}: {problem}. They wait in memory, and "
                 warnings.warn(f"{text}training continues; make room before it ends.", CheckpointWarning, stacklevel=4)
 
-    def _write(self) -> None:
-        """Write the rows that wait, some at a time, so that on a full disk one more does not cost as much as all."""
-        while self._path is not None and self._waiting:
-            self._write_together(self._path, self._waiting[:_ROWS_TOGETHER])
-            del self._waiting[:_ROWS_TOGETHER]
-
-    def _write_together(self, path: Path, rows: "list[bytes]") -> None:
-        """Write rows, all or none."""
-        if self._descriptor < 0:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._descriptor = os.open(path, flags, 0o644)
-            self._is_torn = True  # a run that starts over has no earlier rows
-        if self._is_torn:
-            os.ftruncate(self._descriptor, self._written)
-        data = b"".join(rows)
-        self._is_torn = True
-        count = os.write(self._descriptor, data)
-        if count < len(data):
-            os.ftruncate(self._descriptor, self._written)
-            raise OSError(errno.ENOSPC, f"only {count} of {len(data)} bytes of rows fitted into the file")
-        self._is_torn = False
-        self._written += count
+    def _make_path(self) -> Path:
+        """Make the folder, and cut off what is in the file besides this run's rows: an earlier run's, a torn one."""
+        assert self._path is not None
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._size() > self._file.written:
+            os.truncate(self._path, self._file.written)
+        return self._path
 
     def _size(self) -> int:
         try:

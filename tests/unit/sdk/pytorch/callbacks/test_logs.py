@@ -1,5 +1,7 @@
 """The log file of a run (rows X9, X10, X12)."""
 
+import io
+import sys
 from functools import partial
 from pathlib import Path
 from time import localtime
@@ -19,7 +21,6 @@ from proctor.sdk.pytorch import (
 )
 from proctor.sdk.pytorch.callbacks.base import make_new, name_start
 from proctor.sdk.pytorch.callbacks.log_file import LOGGER
-from proctor.sdk.pytorch.callbacks.progress import Progress
 from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import load
@@ -231,16 +232,13 @@ def test_a_test_appends_to_the_file_of_the_training_and_leaves_its_history_alone
 
 
 def test_what_is_drawn_on_a_terminal_is_not_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Drawn:
-        def __init__(self, title: str, total: "int | None", start: int) -> None:
-            print(f"|###| {title}")
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
 
-        def move(self, place: int) -> None:
-            print("|####|")
-
-        def close(self) -> None:
-            print("|####|")
-
-    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.progress.Progress", lambda: Progress(Drawn))
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.progress.REDRAW_SECONDS", 0.0)
     fit(tmp_path, enable_progress_bar=True)
-    assert "|#" not in logs(tmp_path)[0].read_text()
+    assert "[##########]" in terminal.getvalue()
+    assert "[#" not in logs(tmp_path)[0].read_text()
