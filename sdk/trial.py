@@ -109,11 +109,15 @@ def report(metrics: "Any", checkpoint: "str | os.PathLike[str] | None" = None, s
     _report(KIND_INTERMEDIATE, text, metrics, step, after=after)
 
 
-def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = None) -> None:
+def save_checkpoint(
+    checkpoint: "str | os.PathLike[str]", step: "int | None" = None, *, shares_files: bool = False
+) -> None:
     """Register a folder as the trial's newest checkpoint without reporting a metric.
 
     :param checkpoint: a folder; it is copied, so it may be changed or removed after the call.
     :param step: the step it belongs to, if the trial counts them itself.
+    :param shares_files: the files in it are never written to again, at most replaced or removed, so that links take the
+        place of copies where the file system has them.
     :raises CheckpointError: the folder is missing or cannot be read.
     """
     channel = _open()
@@ -121,7 +125,7 @@ def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = N
         return
     from proctor.sdk.checkpoints import saving
 
-    stored = saving.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
+    stored = saving.save_checkpoint(os.fspath(checkpoint), channel.job_directory, shares_files=shares_files)
     if record := _checkpoint_record(stored, step, with_metric=False):
         channel.journal.append(record, count=0)
 

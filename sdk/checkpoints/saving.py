@@ -5,8 +5,9 @@ and the one that the job began with is downloaded to be number 0. When the job h
 
 A checkpoint is copied under a name beginning with a dot, synced to the disk, and renamed to the next free number; the
 journal names it only after that. It is copied rather than moved or hard-linked, because a trial may continue writing to
-the very files it has just handed over (the kernel shares the blocks where the file system can). A copy that a kill has
-left half made keeps its dotted name; the next checkpoint of the job removes it, and the keeper when the job has ended.
+the very files it has just handed over (the kernel shares the blocks where the file system can). Files that are never
+written to again, as those of the trainer, are registered in place, by links: nothing is copied. What a kill has left
+half made keeps its dotted name; the next checkpoint of the job removes it, and the keeper when the job has ended.
 
 Each has a manifest (`proctor.sdk.checkpoints.manifest`), which gets its name together with the folder. The files are
 hashed in a thread while they are copied and synced. It reads the originals, which a trial has just written and which
@@ -23,6 +24,7 @@ from proctor.sdk.errors import CheckpointError, notice_once
 from proctor.sdk.files import (
     discard,
     hash_file,
+    link_file,
     lock_file,
     name_unfinished,
     put_in_place,
@@ -60,12 +62,14 @@ class StoredCheckpoint:
         self.manifest = manifest
 
 
-def save_checkpoint(source: str, job_directory: str) -> "StoredCheckpoint | str":
+def save_checkpoint(source: str, job_directory: str, *, shares_files: bool = False) -> "StoredCheckpoint | str":
     """Copy a folder to be the job's next checkpoint, or return why it is not stored, as a sentence: the disk had no
     room (or failed) for as long as a report may wait, or alone it is larger than the quota of all checkpoints, in which
     case nothing of it was copied (said once; "" afterwards). Standard error says so, too, and the trial continues with
     its earlier checkpoints.
 
+    :param shares_files: the files are never written to again, at most replaced, so that links take the place of copies
+        where the file system has them.
     :raises CheckpointError: the folder is missing, unreadable, or holds what cannot be copied.
     """
     storage = os.environ.get(ENV_CHECKPOINT_STORAGE, "")
@@ -76,7 +80,7 @@ def save_checkpoint(source: str, job_directory: str) -> "StoredCheckpoint | str"
     deadline = monotonic() + read_wait_seconds()
     while True:
         try:
-            number, size, manifest = _save(source, folder)
+            number, size, manifest = _save(source, folder, shares_files=shares_files)
             if is_url(storage):
                 return _upload(folder, number, storage) or StoredCheckpoint(f"{storage}/{number}", size, manifest)
             return StoredCheckpoint(f"{folder if storage else CHECKPOINT_FOLDER}/{number}", size, manifest)
@@ -203,12 +207,12 @@ def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
-def _save(source: str, folder: str) -> "tuple[int, int, str]":
+def _save(source: str, folder: str, *, shares_files: bool) -> "tuple[int, int, str]":
     """Make the folder's next checkpoint. Returns its number, its size, and the SHA-256 of its manifest."""
     os.makedirs(folder, exist_ok=True)
     remove_unfinished(folder)
     unfinished = name_unfinished(folder)
-    copy = _Copy(unfinished)
+    copy = _Copy(unfinished, shares_files=shares_files)
     try:
         copy.add_folder(source)
         size, manifest = copy.write_manifest()
@@ -237,11 +241,12 @@ def _rename_to_next(unfinished: str, folder: str) -> int:
 class _Copy:
     """A folder's copy in the making, and the hashes of its files."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, shares_files: bool) -> None:
         from queue import SimpleQueue
         from threading import Thread
 
         self._target = target
+        self._shares_files = shares_files
         self._files: dict[str, tuple[str, os.stat_result]] = {}  # by path: the original, and how it was found
         self._hashes: dict[str, str] = {}  # by path of the original
         self._unhashed: SimpleQueue[str | None] = SimpleQueue()
@@ -295,6 +300,9 @@ class _Copy:
             found = os.fstat(reader)
             self._files[path] = (source, found)
             self._hash_later(source)
+            if self._shares_files and _link(source, f"{self._target}/{path}"):
+                sync_file(reader)
+                return
             mode = found.st_mode & 0o777 | 0o600
             writer = os.open(f"{self._target}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             try:
@@ -339,6 +347,16 @@ class _Copy:
 
 def _identity(found: os.stat_result) -> "tuple[int, ...]":
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _link(source: str, path: str) -> bool:
+    """Give a file a second name, and return whether that could be done: not on another file system, or for a file of
+    another user."""
+    try:
+        link_file(os.path.realpath(source), path)
+    except OSError:
+        return False
+    return True
 
 
 def _copy_bytes(reader: int, writer: int) -> None:

@@ -7,10 +7,11 @@ A trial hands its next attempt one folder, with a checkpoint of every run that t
 registered the folder is at its top; those that the trial trained before or beside it are under `runs/<run name>`. A run
 takes over only what bears its own name: the folds of a cross-validation never mix.
 
-Registering copies the checkpoint into the job's own folder. A run that saves all the time registers the newest one
-every few seconds and when it ends. The copies that it has superseded are removed, but only after a while, because a
-trial that is just starting may continue from one of them. An attempt on another machine continues from the copy; one on
-the same machine from what was saved last in the folder from which the copy was made.
+Registering makes a folder of links to the checkpoint's files, with the SDK's manifest, in the job's own folder; those of
+other trainers, which may write to them again, are copied. A run that saves all the time registers the newest one every
+few seconds and when it ends. The folders that it has superseded are removed, but only after a while, because a trial
+that is just starting may continue from one of them. An attempt on another machine continues from such a folder; one on
+the same machine from what was saved last in the folder of the run.
 """
 
 import os
@@ -306,18 +307,24 @@ class Registrar:
         """
         if self._is_behind:
             export = partial(storage.export, trial=sdk.get_trial_id())
-            register(storage.run_name, export, place=storage.path, kept_seconds=self._kept_seconds)
+            register(storage.run_name, export, place=storage.path, shares_files=True, kept_seconds=self._kept_seconds)
             self._is_behind = False
             self._due = self._clock() + self._interval_seconds
 
 
 def register(
-    run_name: str, export: "Callable[[Path], None]", *, place: Path, kept_seconds: float = KEPT_SECONDS
+    run_name: str,
+    export: "Callable[[Path], None]",
+    *,
+    place: Path,
+    shares_files: bool = False,
+    kept_seconds: float = KEPT_SECONDS,
 ) -> None:
     """Register a run's checkpoint as its trial's newest, beside the newest of the trial's other runs.
 
     :param export: makes an empty folder hold the checkpoint, links to it too, and a pointer that names run and trial.
     :param place: where that folder may be made.
+    :param shares_files: the files are never written to again, so that links take the place of copies.
     :param kept_seconds: how long a superseded copy stays at least.
     :raises CheckpointError: the checkpoint can no longer be read.
     """
@@ -327,15 +334,15 @@ def register(
             export(Path(folder))
             carry_others(Path(folder), run_name)
             newest = (read_pointer(Path(folder)) or [])[0]
-            sdk.save_checkpoint(folder, step=newest.iteration)
+            sdk.save_checkpoint(folder, step=newest.iteration, shares_files=shares_files)
         remove_superseded(job_directory, older_than_seconds=kept_seconds)
 
 
 def register_links(run_name: str, entry: Entry, paths: "Iterable[Path]", *, place: Path) -> None:
-    """Register, in a trial, a checkpoint that another trainer has written, by links to its files.
+    """Register, in a trial, the files of a checkpoint that another trainer has written.
 
     :param entry: of the file that tells whether it is whole.
-    :param place: the folder of the run's checkpoints, where a folder for the links may be made.
+    :param place: the folder of the run's checkpoints, where a folder with links to the files may be made.
     """
     if not is_in_trial():
         return

@@ -68,11 +68,6 @@ class History:
         """Where the history stands; part of a checkpoint that is made now."""
         return self._position
 
-    @property
-    def digest(self) -> str:
-        """A hash of all rows without their wall times, equal for runs that measured the same."""
-        return self._position.digest
-
     def append(self, metrics: "Mapping[str, float]", *, step: int, iteration: int, epoch: int) -> None:
         """Add a row.
 

@@ -1,5 +1,6 @@
 """Manifests: what a checkpoint consists of is recorded when it is stored, and verified before it is used."""
 
+import errno
 import json
 import os
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fakes.descriptors import no_descriptors
+from fakes.full_disk import refuse
 from fakes.saved_checkpoints import FILES, save, write_files
 
 from proctor.sdk.checkpoints import saving
@@ -149,3 +151,31 @@ def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="zz-dangling"):
         save_checkpoint(str(tmp_path / "source"), str(tmp_path / "job"))
     assert threading.active_count() == before
+
+
+def test_files_that_are_never_written_to_again_are_registered_in_place(tmp_path: Path) -> None:
+    source, own = write_files(tmp_path / "source"), write_files(tmp_path / "own", {"best": b"b" * 99})
+    (source / "best").symlink_to(own / "best")
+    stored = save_checkpoint(str(source), str(tmp_path / "job"), shares_files=True)
+    assert isinstance(stored, StoredCheckpoint)
+    place = tmp_path / "job" / stored.path
+    assert all((place / name).samefile(source / name) for name in FILES)
+    assert (place / "best").samefile(own / "best")
+    assert not (place / "best").is_symlink()
+    assert verdict(stored, place) == ""
+    for path in (source / "model.pt", own / "best"):  # replaced, as the trainer does
+        path.unlink()
+        path.write_bytes(b"another")
+    assert verdict(stored, place) == ""
+
+
+def test_where_the_file_system_has_no_links_such_files_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_files(tmp_path / "source")
+    monkeypatch.setattr(os, "link", refuse(errno.EXDEV))
+    stored = save_checkpoint(str(source), str(tmp_path / "job"), shares_files=True)
+    assert isinstance(stored, StoredCheckpoint)
+    place = tmp_path / "job" / stored.path
+    (source / "model.pt").write_bytes(b"changed")
+    assert verdict(stored, place) == ""

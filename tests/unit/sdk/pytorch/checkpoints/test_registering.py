@@ -10,12 +10,14 @@ import pytest
 from fakes.attempts import begin_attempt
 from fakes.checkpoint_writer import CheckpointWriter, numbers, write_run
 
+from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest
 from proctor.sdk.checkpoints.saving import list_checkpoints, save_checkpoint
 from proctor.sdk.pytorch import CheckpointWarning
 from proctor.sdk.pytorch import trial as pytorch_trial
 from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
-from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
+from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE
+from proctor.sdk.pytorch.checkpoints.pointer import Retention, read_pointer
 from proctor.sdk.pytorch.trial import Registrar, adopt_checkpoint, remove_superseded
 
 
@@ -40,6 +42,19 @@ def test_a_run_that_saves_all_the_time_registers_now_and_then_and_at_the_end(job
     for _ in range(2):
         writer.storage.close()
         assert steps(job) == [1, 3, 4]
+
+
+def test_a_checkpoint_is_registered_in_place(job: str, tmp_path: Path) -> None:
+    writer = CheckpointWriter(
+        tmp_path, registrar=Registrar(interval_seconds=0.0), retention=Retention(keep_last=1, keep_best=1)
+    )
+    best, newest = writer.save(1, score=0.9), writer.save(2, score=0.5)
+    writer.storage.history.append({"loss": 1.0}, step=3, iteration=3, epoch=1)
+    registered = Path(list_checkpoints(job)[-1])
+    assert all((registered / path.name).samefile(path) for path in (best, newest))
+    files = read_manifest((registered / MANIFEST_FILE).read_bytes())
+    assert {entry.name: (entry.size, entry.sha256) for entry in writer.storage.entries()}.items() <= files.items()
+    assert not [path for path in registered.iterdir() if path.samefile(writer.storage.path / HISTORY_FILE)]  # it grows
 
 
 def behind(job: str, root: Path) -> "tuple[CheckpointFolder, Path]":
