@@ -16,6 +16,7 @@ are still in memory, so no disk is read twice; where an original has changed mea
 
 import errno
 import os
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, encode_manifest
@@ -32,10 +33,15 @@ from proctor.sdk.files import (
     remove_unfinished,
     sync_file,
     sync_folder,
+    unlock_file,
     write_all,
 )
 from proctor.sdk.journal import read_wait_seconds
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_CHECKPOINT_QUOTA, ENV_CHECKPOINT_STORAGE, is_url
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _RETRY_SECONDS = 1.0
 _DOWNLOAD_PATIENCE_SECONDS = 600.0
@@ -142,15 +148,27 @@ def fetch_checkpoint(job_directory: str, handed: str) -> str:
         return f"{folder}/0"
     os.makedirs(folder, exist_ok=True)
     # Not of the checkpoints' own folder, which this process may have locked: the trainer does so while it registers.
-    descriptor = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        lock_file(descriptor, waits=True)
+    with locked_folder(os.path.dirname(folder)):
         if not os.path.isdir(f"{folder}/0"):
             patience_seconds, is_own = _DOWNLOAD_PATIENCE_SECONDS, _is_of_this_experiment(handed)
             download(handed, f"{folder}/0", patience_seconds=patience_seconds, discards_damaged=is_own)
-    finally:
-        os.close(descriptor)
     return f"{folder}/0"
+
+
+@contextmanager
+def locked_folder(folder: str) -> "Iterator[None]":
+    """Let one process of a job at a time work in a folder, which is made if it is missing; where the file system knows
+    no locks, it continues without."""
+    os.makedirs(folder, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            lock_file(descriptor, waits=True)
+        yield
+    finally:
+        with suppress(OSError):  # explicitly, because a worker that was forked meanwhile holds the folder open too
+            unlock_file(descriptor)
+        os.close(descriptor)
 
 
 def _is_of_this_experiment(handed: str) -> bool:

@@ -24,7 +24,7 @@ from proctor.sdk.files import copy_file, hash_file
 from proctor.sdk.pytorch.checkpoints.filesystem import store_file
 from proctor.sdk.pytorch.checkpoints.folder import SUFFIX
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE
-from proctor.sdk.pytorch.checkpoints.pointer import Entry, Pointer
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Entry, Pointer
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, check_content, load, upgrade, write_content
 from proctor.sdk.pytorch.errors import TrainerError, UnreadableCheckpointError
 
@@ -128,7 +128,7 @@ def _is_new(path: Path, entry: Entry) -> bool:
 def _finish(source: Path, target: Path, entries: "list[Entry]") -> None:
     if (source / HISTORY_FILE).exists() and not (target / HISTORY_FILE).exists():
         copy_file(source / HISTORY_FILE, target / HISTORY_FILE)
-    if Pointer.read(target) is None:  # a run that has gone on from here has a pointer of its own by now
+    if not (target / POINTER_FILE).exists():  # a run that has gone on from here has a pointer of its own by now
         Pointer(target.name, entries).write(target)
 
 

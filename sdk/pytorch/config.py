@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, fields
 from enum import Enum
+from functools import partial
 from math import inf
 from numbers import Integral
 from pathlib import Path
@@ -156,19 +157,33 @@ class Settings:
         return get_default_seed() if self.random_seed is None else self.random_seed
 
     def _find_contradiction(self) -> "str | None":
-        if self.enable_cudnn_benchmark and self.enable_deterministic:
-            return "enable_cudnn_benchmark chooses kernels by timing, enable_deterministic forbids that; set one."
-        if self.use_cpu and self.gpus is not None:
-            return f"use_cpu=True and gpus={list(self.gpus)} contradict each other; set one of them."
-        if self.early_stop_cycles is not None and self.valid_frequency is None:
-            return "early_stop_cycles counts validations, but valid_frequency is None, so there are none; set it."
-        if self.keep_best and self.best_metric is None:
-            return "keep_best needs best_metric, the name of the metric that tells which one is best."
-        if self.enable_file_logging and self.log_path is None:
-            return "enable_file_logging needs log_path, the folder of the log files."
-        if self.enable_tensorboard and self.run_path is None:
-            return "enable_tensorboard needs run_path, the folder of the TensorBoard runs."
-        return None
+        rules = (
+            (
+                self.enable_cudnn_benchmark and self.enable_deterministic,
+                "enable_cudnn_benchmark chooses kernels by timing, enable_deterministic forbids that; set one.",
+            ),
+            (
+                self.use_cpu and self.gpus is not None,
+                f"use_cpu=True and gpus={list(self.gpus or ())} contradict each other; set one of them.",
+            ),
+            (
+                self.early_stop_cycles is not None and self.valid_frequency is None,
+                "early_stop_cycles counts validations, but valid_frequency is None, so there are none; set it.",
+            ),
+            (
+                self.keep_best and self.best_metric is None,
+                "keep_best needs best_metric, the name of the metric that tells which one is best.",
+            ),
+            (
+                self.enable_file_logging and self.log_path is None,
+                "enable_file_logging needs log_path, the folder of the log files.",
+            ),
+            (
+                self.enable_tensorboard and self.run_path is None,
+                "enable_tensorboard needs run_path, the folder of the TensorBoard runs.",
+            ),
+        )
+        return next((text for is_broken, text in rules if is_broken), None)
 
 
 OPTIONS = fields(Settings)[1:]  # all but the name of the run
@@ -189,36 +204,27 @@ def _normalize(name: str, value: Any) -> Any:
     return tuple(value) if _is_row(value) else value
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_integer(value: Any, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_count(value: Any) -> bool:
-    return _is_integer(value, 1)
 
 
 def _is_row(value: Any) -> bool:
     return isinstance(value, (Sequence, Set)) and not isinstance(value, (str, bytes))
 
 
-def _are_exceptions(value: Any) -> bool:
-    return _is_row(value) and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in value)
-
-
 _ONE_OR_MORE = "an integer of at least 1"
 _Rule = tuple[str, Callable[[Any], bool]]  # the words for an error, and the check; None may be what is called so
 _BY_TYPE: "dict[str, _Rule]" = {
-    "bool": ("True or False", _is_flag),
-    "bool | None": ("True, False or None", _is_flag),
-    "int": (_ONE_OR_MORE, _is_count),
-    "int | None": (f"{_ONE_OR_MORE} or None", _is_count),
+    "bool": ("True or False", lambda value: isinstance(value, bool)),
+    "bool | None": ("True, False or None", lambda value: isinstance(value, bool)),
+    "int": (_ONE_OR_MORE, partial(_is_integer, least=1)),
+    "int | None": (f"{_ONE_OR_MORE} or None", partial(_is_integer, least=1)),
     "str | None": ("a text or None", lambda value: isinstance(value, str)),
     _PATH: ("the path of a folder (a str or a Path), or None", lambda value: isinstance(value, (str, os.PathLike))),
-    "Sequence[type[BaseException]]": ("a list or tuple of exception types, such as [ValueError]", _are_exceptions),
+    "Sequence[type[BaseException]]": (
+        "a list or tuple of exception types, such as [ValueError]",
+        lambda value: _is_row(value) and all(isinstance(one, type) and issubclass(one, BaseException) for one in value),
+    ),
     "Sequence[Any]": ("a list or tuple of callbacks", _is_row),
 }
 _BY_NAME: "dict[str, _Rule]" = {
@@ -233,7 +239,7 @@ _BY_NAME: "dict[str, _Rule]" = {
     ),
     "group_timeout_seconds": (
         "a number of seconds above 0, or None",
-        lambda value: isinstance(value, (int, float)) and not _is_flag(value) and 0 < value < inf,
+        lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < inf,
     ),
     "random_seed": (
         f"an integer from 0 to {_LARGEST_SEED}, or None",

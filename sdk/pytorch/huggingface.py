@@ -173,7 +173,7 @@ class ProctorCallback(TrainerCallback):
 
 
 def _read_step(registered: Path) -> int:
-    return max((entry.iteration for entry in read_pointer(registered) or []), default=0)
+    return max((entry.iteration for entry in read_pointer(registered)), default=0)
 
 
 def _read_arguments(args: Any) -> "dict[str, Any]":

@@ -96,11 +96,11 @@ class ProctorCallback(Callback):
 
         :raises UnreadableCheckpointError: there are checkpoints and none is whole, or the pointer is damaged.
         """
-        own = read_pointer(self._folder) or []
+        own = read_pointer(self._folder)
         registered = trial.find_registered(self._run_name, is_new=not own)
         places = [(self._folder, entry) for entry in own]
         if registered is not None:
-            copies = [(registered, entry) for entry in read_pointer(registered) or []]
+            copies = [(registered, entry) for entry in read_pointer(registered)]
             known = {entry.sha256 for _, entry in copies}
             newer = next((number for number, entry in enumerate(own) if entry.sha256 in known), len(own))
             newer = newer if trial.is_copy_from(registered, self._folder) else 0  # how many of its own come first
@@ -186,7 +186,7 @@ class ProctorCallback(Callback):
         entry = Entry(path.name, files.hash_file(unfinished), unfinished.stat().st_size, epoch=0, iteration=self._step)
         files.put_in_place(unfinished, path)
         files.sync_folder(self._folder)
-        others = [other for other in read_pointer(self._folder) or [] if other.name != entry.name]
+        others = [other for other in read_pointer(self._folder) if other.name != entry.name]
         kept = [entry, *others][: self._keep_last]
         Pointer(self._run_name, kept).write(self._folder)
         files.remove_unfinished(self._folder, is_only_writer=True)

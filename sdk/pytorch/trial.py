@@ -7,11 +7,11 @@ A trial hands its next attempt one folder, with a checkpoint of every run that t
 registered the folder is at its top; those that the trial trained before or beside it are under `runs/<run name>`. A run
 takes over only what bears its own name: the folds of a cross-validation never mix.
 
-Registering makes a folder of links to the checkpoint's files, with the SDK's manifest, in the job's own folder; those of
-other trainers, which may write to them again, are copied. A run that saves all the time registers the newest one every
-few seconds and when it ends. The folders that it has superseded are removed, but only after a while, because a trial
-that is just starting may continue from one of them. An attempt on another machine continues from such a folder; one on
-the same machine from what was saved last in the folder of the run.
+Registering makes a folder of links to the checkpoint's files, with the SDK's manifest, in the job's own folder. What
+other trainers have saved is copied: they may write to it again. A run that saves all the time registers the newest one
+every few seconds and when it ends. The folders that it has superseded are removed, but only after a while, because a
+trial that is just starting may continue from one of them. An attempt on another machine continues from such a folder;
+one on the same machine from what was saved last in the folder of the run.
 """
 
 import os
@@ -27,9 +27,9 @@ from time import monotonic, time
 from typing import Any
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.checkpoints.saving import list_checkpoints
+from proctor.sdk.checkpoints.saving import list_checkpoints, locked_folder
 from proctor.sdk.errors import JobDirectoryError
-from proctor.sdk.files import UNFINISHED_PREFIX, discard, lock_file, unlock_file
+from proctor.sdk.files import UNFINISHED_PREFIX, discard
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Entry, Origin, Pointer, read_pointer
@@ -48,11 +48,10 @@ _made_at: "dict[str, float]" = {}
 
 def choose_root(settings: Settings) -> "Path | None":
     """The folder of the checkpoints: `chkpt_root`, in it one for each trial, or a folder of the trial's own."""
-    root = None if settings.chkpt_root is None else Path(settings.chkpt_root)
+    if settings.chkpt_root is not None:
+        return Path(settings.chkpt_root) / (sdk.get_trial_id() if is_in_trial() else "")
     if not is_in_trial():
-        return root
-    if root is not None:
-        return root / sdk.get_trial_id()
+        return None
     output = os.environ.get(ENV_OUTPUT_DIRECTORY) or f"{os.environ[ENV_JOB_DIRECTORY]}/output"
     return Path(output) / _DEFAULT_FOLDER
 
@@ -183,26 +182,21 @@ def list_registered_runs(folder: Path) -> "dict[str, Path]":
         except UnreadableCheckpointError as problem:
             warnings.warn(CheckpointWarning(f"passed over: {problem}"), stacklevel=3)
             continue
-        if pointer is not None:
+        if pointer.run:
             found.setdefault(pointer.run, place)
     return found
 
 
 def find_registered_runs() -> "dict[str, Path]":
-    """Return the newest checkpoint of each run of this trial: registered by this job, else handed to it."""
+    """Return the newest checkpoint of each run of this trial: registered by this job, else handed to it.
+
+    :raises CheckpointError: what it was handed is stored under a URL and cannot be downloaded, or is damaged.
+    """
     found: dict[str, Path] = {}
-    for folder in [*reversed(list_checkpoints(os.environ[ENV_JOB_DIRECTORY])), find_handed()]:
+    for folder in [*reversed(list_checkpoints(os.environ[ENV_JOB_DIRECTORY])), sdk.find_handed_checkpoint()]:
         if folder:
             found = {**list_registered_runs(Path(folder)), **found}
     return found
-
-
-def find_handed() -> "str | None":
-    """Return the folder of the checkpoint that the job was handed to continue from; None if there is none.
-
-    :raises CheckpointError: it is stored under a URL and cannot be downloaded, or is damaged.
-    """
-    return sdk.find_handed_checkpoint()
 
 
 def find_refusal(run_name: str) -> "str | None":
@@ -210,7 +204,7 @@ def find_refusal(run_name: str) -> "str | None":
 
     A retried trial may well have a run that its earlier attempts did not reach.
     """
-    handed = find_handed()
+    handed = sdk.find_handed_checkpoint()
     if not handed:
         return None
     runs = list_registered_runs(Path(handed))
@@ -220,8 +214,7 @@ def find_refusal(run_name: str) -> "str | None":
             f"{beginning}, which neither the trainer nor a callback of it made; run {run_name!r} starts over. "
             "Load it in your own code."
         )
-    pointers = [Pointer.read(place) for place in runs.values()]
-    if any(pointer is not None and pointer.trial == sdk.get_trial_id() for pointer in pointers):
+    if any(Pointer.read(place).trial == sdk.get_trial_id() for place in runs.values()):
         return None
     return (
         f"{beginning}, which is another trial's and holds the runs {sorted(runs)} and none named {run_name!r}; "
@@ -236,7 +229,7 @@ def find_origin(registered: Path) -> "Path | None":
     :param registered: from `find_registered_runs`.
     """
     pointer = Pointer.read(registered)
-    if pointer is None or pointer.trial != sdk.get_trial_id() or pointer.origin is None:
+    if pointer.trial != sdk.get_trial_id() or pointer.origin is None:
         return None
     copy = registered.parent.parent if registered.parent.name == RUNS_FOLDER else registered
     numbers = [int(path.parent.name) for path in copy.parent.glob(f"*/{POINTER_FILE}") if path.parent.name.isdigit()]
@@ -255,23 +248,6 @@ def carry_others(target: Path, run_name: str) -> None:
         for path in place.iterdir():
             if path.name != RUNS_FOLDER:  # other runs', which stand for themselves
                 os.symlink(path.resolve(), folder / path.name)
-
-
-@contextmanager
-def registering(job_directory: str) -> "Iterator[None]":
-    """Let one run of the trial register at a time, so that the newest folder has the newest of all of them; where the
-    file system knows no locks, it continues without."""
-    folder = f"{job_directory}/{CHECKPOINT_FOLDER}"
-    os.makedirs(folder, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with suppress(OSError):
-            lock_file(descriptor, waits=True)
-        yield
-    finally:
-        with suppress(OSError):  # explicitly, because a worker that was forked meanwhile holds the folder open too
-            unlock_file(descriptor)
-        os.close(descriptor)
 
 
 class Registrar:
@@ -329,11 +305,11 @@ def register(
     :raises CheckpointError: the checkpoint can no longer be read.
     """
     job_directory = os.environ[ENV_JOB_DIRECTORY]
-    with registering(job_directory):
+    with locked_folder(f"{job_directory}/{CHECKPOINT_FOLDER}"):  # so that the newest folder has the newest of all runs
         with tempfile.TemporaryDirectory(prefix=f"{UNFINISHED_PREFIX}export-", dir=place) as folder:
             export(Path(folder))
             carry_others(Path(folder), run_name)
-            newest = (read_pointer(Path(folder)) or [])[0]
+            newest = read_pointer(Path(folder))[0]
             sdk.save_checkpoint(folder, step=newest.iteration, shares_files=shares_files)
         remove_superseded(job_directory, older_than_seconds=kept_seconds)
 

@@ -108,7 +108,7 @@ class KilledRun:
             "keep_last": None,
         }  # a save has its place then
         self._reference = incarnations.run(recipe, self._whole, trace=str(root / "places"), **at_once)
-        self._saves = [entry.name for entry in reversed(read_pointer(self._whole / RUN) or [])]
+        self._saves = [entry.name for entry in reversed(read_pointer(self._whole / RUN))]
         self._parts = _split_at_saves((root / "places").read_text().splitlines())
         assert len(set(self._saves)) == len(self._parts) > 0
 

@@ -55,7 +55,6 @@ class TensorBoard(Callback):
         self._folder: Path | None = None
         self._sizes: dict[str, int] = {}
         self._file: NonBlockingFile | None = None
-        self._model: Model | None = None
         self._events: Any = None  # of the model's writer, which the model may close
 
     def setup(self, model: Model) -> None:
@@ -63,7 +62,6 @@ class TensorBoard(Callback):
 
     def on_training_start(self) -> None:
         """Open the folder at the step from which the run continues."""
-        assert self._model is not None
         run = self._model.trainer
         if self._folder is not None and _cut(self._folder, self._sizes):
             self._open(purge_step=run.state.current_iteration + 1)
@@ -88,7 +86,7 @@ class TensorBoard(Callback):
 
     def close(self) -> None:
         """Write what is waiting and close the file."""
-        if self._file is not None and self._model is not None:
+        if self._file is not None:
             self._file.close()
             self._file = self._model.tensorboard = None
 
@@ -110,7 +108,6 @@ class TensorBoard(Callback):
             self._folder = self._folder or make_new(self._root, name_start(self._run_name))
             return self._folder / _name_events(self._folder, suffix)
 
-        assert self._model is not None
         self._file = NonBlockingFile("TensorBoard run", make_path, interval_seconds=_INTERVAL_SECONDS)
         self._file.open()
         self._model.tensorboard, self._events = make_writer(str(self._folder or self._root), self._file, purge_step)

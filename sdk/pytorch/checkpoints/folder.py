@@ -241,7 +241,7 @@ class CheckpointFolder:
 
     def entries(self) -> "list[Entry]":
         """What the pointer names, newest first."""
-        return read_pointer(self.path) or []
+        return read_pointer(self.path)
 
     def pin(self, name: str) -> None:
         """Keep a checkpoint until its file `<name>.pinned` is removed; anyone may make or remove that file.
@@ -285,9 +285,8 @@ class CheckpointFolder:
             the oldest, in case nothing else is whole.
         """
         given, superseded = Pointer.read(source), self._read_pointer(warns=False).superseded
-        if given is None or given.run != self.run_name or not (entries := given.entries):
-            return False
-        if entries[0].sha256 in superseded.values():
+        entries = given.entries if given.run == self.run_name else []
+        if not entries or entries[0].sha256 in superseded.values():
             return False
         own = self._find_entries()
         for known in own:
@@ -318,7 +317,7 @@ class CheckpointFolder:
         lock = FolderLock(origin, patience_seconds=0.0)
         try:
             lock.acquire()
-            newest = (read_pointer(origin) or [])[:1]
+            newest = read_pointer(origin)[:1]
             is_there = all((origin / entry.name).stat().st_size == entry.size for entry in newest)
             return is_there and self.adopt(origin)
         except (TrainerError, OSError):
@@ -369,13 +368,12 @@ class CheckpointFolder:
     def _read_pointer(self, *, warns: bool = True) -> Pointer:
         """What the pointer says; one that names nothing where there is none, or it is damaged."""
         try:
-            found = Pointer.read(self.path)
+            return Pointer.read(self.path)
         except UnreadableCheckpointError as problem:
             if warns:
                 text = f"{problem} The checkpoints themselves are looked through."
                 warnings.warn(CheckpointWarning(text), stacklevel=4)
-            found = None
-        return found or Pointer(self.run_name, [])
+            return Pointer()
 
     def _mend(self, entry: Entry, copy: Path) -> bool:
         """Replace a checkpoint by a copy of it unless it is whole, and return whether that was done."""

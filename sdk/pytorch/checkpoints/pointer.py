@@ -117,16 +117,17 @@ class Origin:
 class Pointer:
     """What the pointer of a folder says."""
 
-    run: str  # whose checkpoints these are
-    entries: "list[Entry]"  # newest first
+    run: str = ""  # whose checkpoints these are
+    entries: "list[Entry]" = field(default_factory=list)  # newest first
     trial: str = ""  # which hands the folder over; empty where it is no part of what a trial hands over
     origin: "Origin | None" = None  # where they were copied from for that
     superseded: "Mapping[str, str]" = field(default_factory=dict)
     """Files of an earlier run that are there, with their digests where these are known; a resumed run ignores them."""
 
     @classmethod
-    def read(cls, folder: Path) -> "Pointer | None":
-        """Read the pointer of a folder; None if there is none. What a newer version has added is left out.
+    def read(cls, folder: Path) -> "Pointer":
+        """Read the pointer of a folder; one that names no run if there is none. What a newer version has added is left
+        out.
 
         :raises UnreadableCheckpointError: there is one and it is damaged, or of a newer version.
         """
@@ -143,7 +144,7 @@ class Pointer:
                     dict(document.get("superseded", {})),
                 )
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return cls()
         except (ValueError, KeyError, TypeError) as problem:
             raise UnreadableCheckpointError(f"the pointer {path} is damaged: {problem!r}.") from problem
         raise UnreadableCheckpointError(
@@ -164,13 +165,12 @@ def _known(kind: Any, document: "Mapping[str, Any]") -> "dict[str, Any]":
     return {each.name: document[each.name] for each in fields(kind) if each.name in document}
 
 
-def read_pointer(folder: Path) -> "list[Entry] | None":
-    """Return what the pointer of a folder names, newest first; None if there is none.
+def read_pointer(folder: Path) -> "list[Entry]":
+    """Return what the pointer of a folder names, newest first; nothing if there is none.
 
     :raises UnreadableCheckpointError: there is one and it is damaged, or of a newer version.
     """
-    found = Pointer.read(folder)
-    return None if found is None else found.entries
+    return Pointer.read(folder).entries
 
 
 def is_whole(folder: Path, entry: Entry) -> bool:

@@ -268,12 +268,10 @@ class Child:
     failure: "Failure | None" = None
 
     def receive(self, queue: HandoverQueue) -> None:
-        """Take in the next message, or all if the process has ended; without a last one its death is a failure."""
-        exit_code = self.process.exitcode
+        """Take in what has come; of a process that has ended, its death is a failure unless it said something else."""
+        exit_code = self.process.exitcode  # before its last messages are read
         while not self.pipe.closed and self.pipe.poll():
             self._read(queue)
-            if exit_code is None:
-                return
         if exit_code is not None and not self.has_ended:
             self.has_ended = True
             self.pipe.close()

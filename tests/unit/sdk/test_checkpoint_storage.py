@@ -17,10 +17,10 @@ from fakes.saved_checkpoints import FILES, save, write_files
 from proctor.sdk import errors
 from proctor.sdk.checkpoints import saving, storage
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest, verify_checkpoint
-from proctor.sdk.checkpoints.saving import fetch_checkpoint, list_checkpoints, save_checkpoint
+from proctor.sdk.checkpoints.saving import fetch_checkpoint, list_checkpoints, locked_folder, save_checkpoint
 from proctor.sdk.checkpoints.storage import StorageError, delete_stored, download, probe, upload, verify_stored
 from proctor.sdk.errors import CheckpointError, DamagedCheckpointError
-from proctor.sdk.protocol import journal_name
+from proctor.sdk.protocol import CHECKPOINT_FOLDER, journal_name
 from proctor.sdk.trial import get_checkpoint
 
 
@@ -153,10 +153,8 @@ def test_the_checkpoint_that_a_job_was_handed_is_downloaded_once(tmp_path: Path,
 
 
 def test_a_checkpoint_is_downloaded_while_another_is_being_registered(tmp_path: Path, job: Path, place: Path) -> None:
-    from proctor.sdk.pytorch.trial import registering
-
     stored = save(write_files(tmp_path / "source"), job)
-    with registering(str(tmp_path / "next")):
+    with locked_folder(str(tmp_path / "next" / CHECKPOINT_FOLDER)):  # as the trainer does
         assert verify_checkpoint(fetch_checkpoint(str(tmp_path / "next"), stored.path), stored.manifest) == ""
 
 

@@ -107,7 +107,7 @@ def uninterrupted(incarnations: Incarnations, tmp_path_factory: pytest.TempPathF
 
 
 def steps(root: Path) -> "list[int]":
-    return [entry.iteration for entry in read_pointer(root / "run") or []]
+    return [entry.iteration for entry in read_pointer(root / "run")]
 
 
 @pytest.mark.parametrize("save", range(1, SAVES + 1))

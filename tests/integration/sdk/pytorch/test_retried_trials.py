@@ -45,9 +45,9 @@ def test_a_retry_on_the_same_machine_continues_from_what_was_saved_last(
     first, second = tmp_path / "first", tmp_path / "second"
     assert run_job(incarnations, RECIPE, first, kill=("batch", 16), background_writes=False, **options)["killed"]
     handed = find_newest_checkpoint(str(first)) or ""
-    assert (read_pointer(Path(handed)) or [])[0].iteration < 14  # seconds behind
+    assert read_pointer(Path(handed))[0].iteration < 14  # seconds behind
     folder = tmp_path / "root" / "t" / "run" if has_root else first / "output" / "trainer" / "run"
-    newest = (read_pointer(folder) or [])[0].iteration
+    newest = read_pointer(folder)[0].iteration
     found = run_job(incarnations, RECIPE, second, resume=handed, **options)["run"]
     assert found["batches"] == uninterrupted["batches"] - newest
     assert {part: found[part] for part in EQUAL} == {part: uninterrupted[part] for part in EQUAL}
@@ -61,7 +61,7 @@ def test_a_checkpoint_that_a_trial_is_told_to_continue_from_wins_over_its_own(
         assert run_job(incarnations, RECIPE, tmp_path / "one", kill=("batch", batch))["killed"]
     assert run_job(incarnations, RECIPE, tmp_path / "other", kill=("batch", 14), chkpt_root=root)["killed"]
     clone = list_checkpoints(str(tmp_path / "one"))[0]
-    entries = read_pointer(Path(clone)) or []
+    entries = read_pointer(Path(clone))
     found = run_job(incarnations, RECIPE, tmp_path / "again", resume=clone, chkpt_root=root)["run"]
     assert found["batches"] == uninterrupted["batches"] - entries[0].iteration
     assert entries[0].iteration == 2

@@ -49,7 +49,7 @@ def test_a_trial_is_told_of_checkpoints_and_metrics_and_ends_when_it_is_asked_to
     assert framework.fit(tmp_path / "cut").samples == whole.samples[:batch]
     *reported, later = framework.reports
     assert read_reports(job) == reported  # and nothing as it leaves
-    assert [(read_pointer(Path(path)) or [])[0].iteration for path in list_checkpoints(str(job))] == [*framework.saved]
+    assert [read_pointer(Path(path))[0].iteration for path in list_checkpoints(str(job))] == [*framework.saved]
     assert [path.name for path in (tmp_path / "cut").iterdir()] == ["aB3xYz"]
     monkeypatch.setattr(sdk, "should_stop", lambda: False)
     rest = framework.fit(tmp_path / "cut")

@@ -27,7 +27,7 @@ def lightning() -> "Iterator[Any]":
 
 def steps(folder: Path) -> "list[int]":
     """What the pointer of a folder names, newest first."""
-    return [entry.iteration for entry in read_pointer(folder) or []]
+    return [entry.iteration for entry in read_pointer(folder)]
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import pytest
 from fakes.attempts import begin_attempt
 from fakes.trained_models import DigitsData, DigitsModel
 
-from proctor.sdk.checkpoints.saving import find_newest_checkpoint, list_checkpoints, save_checkpoint
+from proctor.sdk.checkpoints.saving import find_newest_checkpoint, list_checkpoints, locked_folder, save_checkpoint
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.sdk.pytorch import CheckpointWarning, Model, Outcome, Trainer
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE
-from proctor.sdk.pytorch.trial import find_registered_runs, list_registered_runs, registering
+from proctor.sdk.pytorch.trial import find_registered_runs, list_registered_runs
 
 Attempt = Callable[..., None]
 
@@ -134,8 +134,8 @@ def test_a_damaged_registered_folder_is_passed_over_for_the_one_before(attempt: 
         assert find_registered_runs() == {"run": Path(older)}
 
 
-def test_one_run_of_a_trial_registers_at_a_time(tmp_path: Path) -> None:
-    with registering(str(tmp_path)):
+def test_one_process_of_a_job_works_in_a_folder_at_a_time(tmp_path: Path) -> None:
+    with locked_folder(str(tmp_path / CHECKPOINT_FOLDER)):
         descriptor = os.open(tmp_path / CHECKPOINT_FOLDER, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

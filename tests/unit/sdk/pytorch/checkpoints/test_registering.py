@@ -29,7 +29,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def steps(job: str) -> "list[int]":
-    return [(read_pointer(Path(path)) or [])[0].iteration for path in list_checkpoints(job)]
+    return [read_pointer(Path(path))[0].iteration for path in list_checkpoints(job)]
 
 
 def test_a_run_that_saves_all_the_time_registers_now_and_then_and_at_the_end(job: str, tmp_path: Path) -> None:

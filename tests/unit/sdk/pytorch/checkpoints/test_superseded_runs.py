@@ -26,8 +26,7 @@ STEPS = 3
 
 def superseded(writer: CheckpointWriter) -> "set[str]":
     """The names of the files of an earlier run."""
-    pointer = Pointer.read(writer.storage.path)
-    return set() if pointer is None else set(pointer.superseded)
+    return set(Pointer.read(writer.storage.path).superseded)
 
 
 def fit(root: Path, *, fail_at: "int | None" = None, **options: Any) -> Any:
