@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints.saving import list_checkpoints, locked_folder
 from proctor.sdk.errors import JobDirectoryError
-from proctor.sdk.files import UNFINISHED_PREFIX, discard
+from proctor.sdk.files import UNFINISHED_PREFIX
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Entry, Origin, Pointer, read_pointer
@@ -40,10 +40,8 @@ from proctor.sdk.trial import is_in_trial
 _DEFAULT_FOLDER = "trainer"  # in the trial's output folder; not `checkpoints`, which is the SDK's own
 RUNS_FOLDER = "runs"
 INTERVAL_SECONDS = 5.0
-KEPT_SECONDS = 60.0
-KEPT_COUNT = 2
-_made_at: "dict[str, float]" = {}
-"""By path of a registered copy: when it was made, in this process's monotonic time."""
+FREE_COUNT = 6
+"""As many registered folders do not delay the next one: a manager leaves three, and those that it has yet to remove."""
 
 
 def choose_root(settings: Settings) -> "Path | None":
@@ -253,19 +251,17 @@ def carry_others(target: Path, run_name: str) -> None:
 class Registrar:
     """Registers the checkpoints of one folder with the trial that this process belongs to.
 
-    :param interval_seconds: how far apart two registrations are at least, the one at the end excepted.
-    :param kept_seconds: how long a superseded copy stays at least.
+    :param interval_seconds: how far apart two registrations are at least, the one at the end excepted, as long as few
+        folders are registered; as many times that as there are folders beyond `FREE_COUNT`.
     """
 
     def __init__(
         self,
         *,
         interval_seconds: float = INTERVAL_SECONDS,
-        kept_seconds: float = KEPT_SECONDS,
         clock: "Callable[[], float]" = monotonic,
     ) -> None:
         self._interval_seconds = interval_seconds
-        self._kept_seconds = kept_seconds
         self._clock = clock
         self._due = clock()  # the first one at once
         self._is_behind = False
@@ -283,9 +279,10 @@ class Registrar:
         """
         if self._is_behind:
             export = partial(storage.export, trial=sdk.get_trial_id())
-            register(storage.run_name, export, place=storage.path, shares_files=True, kept_seconds=self._kept_seconds)
+            register(storage.run_name, export, place=storage.path, shares_files=True)
             self._is_behind = False
-            self._due = self._clock() + self._interval_seconds
+            excess = len(list_checkpoints(os.environ[ENV_JOB_DIRECTORY])) - FREE_COUNT
+            self._due = self._clock() + self._interval_seconds * max(1, excess)
 
 
 def register(
@@ -294,14 +291,12 @@ def register(
     *,
     place: Path,
     shares_files: bool = False,
-    kept_seconds: float = KEPT_SECONDS,
 ) -> None:
     """Register a run's checkpoint as its trial's newest, beside the newest of the trial's other runs.
 
     :param export: makes an empty folder hold the checkpoint, links to it too, and a pointer that names run and trial.
     :param place: where that folder may be made.
     :param shares_files: the files are never written to again, so that links take the place of copies.
-    :param kept_seconds: how long a superseded copy stays at least.
     :raises CheckpointError: the checkpoint can no longer be read.
     """
     job_directory = os.environ[ENV_JOB_DIRECTORY]
@@ -311,7 +306,6 @@ def register(
             carry_others(Path(folder), run_name)
             newest = read_pointer(Path(folder))[0]
             sdk.save_checkpoint(folder, step=newest.iteration, shares_files=shares_files)
-        remove_superseded(job_directory, older_than_seconds=kept_seconds)
 
 
 def register_links(run_name: str, entry: Entry, paths: "Iterable[Path]", *, place: Path) -> None:
@@ -329,21 +323,3 @@ def register_links(run_name: str, entry: Entry, paths: "Iterable[Path]", *, plac
         Pointer(run_name, [entry], sdk.get_trial_id(), Origin.of(place)).write(target)
 
     register(run_name, export, place=place)
-
-
-def remove_superseded(job_directory: str, *, older_than_seconds: float) -> None:
-    """Remove the trainer's registered copies but the newest ones and the young ones; the user's own all stay."""
-    ours = [path for path in list_checkpoints(job_directory) if os.path.exists(f"{path}/{POINTER_FILE}")]
-    ages = {path: _age(path) for path in ours}
-    for path in ours[:-KEPT_COUNT]:
-        if ages[path] > older_than_seconds:
-            del _made_at[path]
-            discard(path)
-
-
-def _age(path: str) -> float:
-    """How many seconds ago the copy was made. The file's time counts only when this process sees the copy first: were
-    it read again after the clock was set, copies would go too early, or fill the disk while the clock catches up."""
-    if path not in _made_at:
-        _made_at[path] = monotonic() - max(0.0, time() - os.stat(path).st_mtime)
-    return monotonic() - _made_at[path]

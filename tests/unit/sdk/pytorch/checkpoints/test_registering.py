@@ -4,21 +4,19 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, time
 
 import pytest
 from fakes.attempts import begin_attempt
-from fakes.checkpoint_writer import CheckpointWriter, numbers, write_run
+from fakes.checkpoint_writer import CheckpointWriter, numbers
 
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest
-from proctor.sdk.checkpoints.saving import list_checkpoints, save_checkpoint
+from proctor.sdk.checkpoints.saving import list_checkpoints
 from proctor.sdk.pytorch import CheckpointWarning
-from proctor.sdk.pytorch import trial as pytorch_trial
 from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE
 from proctor.sdk.pytorch.checkpoints.pointer import Retention, read_pointer
-from proctor.sdk.pytorch.trial import Registrar, adopt_checkpoint, remove_superseded
+from proctor.sdk.pytorch.trial import FREE_COUNT, Registrar, adopt_checkpoint
 
 
 @pytest.fixture
@@ -130,37 +128,17 @@ def test_otherwise_it_continues_from_what_was_registered(
     writer.release()
 
 
-def test_superseded_copies_go_after_a_while_and_the_users_own_stay(
-    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    save_checkpoint(str(own), job)
-    write_run(tmp_path, range(1, 5), registrar=Registrar(interval_seconds=0.0))
-    paths = list_checkpoints(job)
-    assert len(paths) == 5
-    monkeypatch.setattr(pytorch_trial, "time", lambda: time() + 3600.0)  # the clock is set
-    remove_superseded(job, older_than_seconds=60.0)
-    assert list_checkpoints(job) == paths
-    monkeypatch.setattr(pytorch_trial, "time", lambda: time() - 3600.0)
-    later = monotonic() + 61.0
-    monkeypatch.setattr(pytorch_trial, "monotonic", lambda: later)
-    remove_superseded(job, older_than_seconds=60.0)
-    assert list_checkpoints(job) == [paths[0], *paths[3:]]
-    remove_superseded(job, older_than_seconds=-1.0)
-    assert list_checkpoints(job) == [paths[0], *paths[3:]]
-    assert not [name for name in os.listdir(os.path.dirname(paths[0])) if name.startswith(".")]
-
-
-def test_superseded_copies_of_an_earlier_process_go_by_the_time_of_their_files(
-    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_run(tmp_path, range(1, 4), registrar=Registrar(interval_seconds=0.0))
-    paths = list_checkpoints(job)
-    monkeypatch.setattr(pytorch_trial, "_made_at", {})
-    remove_superseded(job, older_than_seconds=60.0)
-    assert list_checkpoints(job) == paths
-    monkeypatch.setattr(pytorch_trial, "_made_at", {})
-    os.utime(paths[0], (0.0, 0.0))
-    remove_superseded(job, older_than_seconds=60.0)
-    assert list_checkpoints(job) == paths[1:]
+def test_what_is_registered_stays_until_the_manager_removes_it_and_delays_the_next(job: str, tmp_path: Path) -> None:
+    now = 100.0
+    writer = CheckpointWriter(tmp_path, registrar=Registrar(interval_seconds=5.0, clock=lambda: now))
+    for number in range(1, FREE_COUNT + 4):
+        writer.save(number)
+        now += 5.0
+    beyond = FREE_COUNT + 2
+    assert steps(job) == [*range(1, beyond + 1)], "the last one is due later"
+    for path in list_checkpoints(job)[:-2]:
+        shutil.rmtree(path)
+    for number in range(beyond + 2, beyond + 4):
+        writer.save(number)
+        now += 5.0
+    assert steps(job) == [*range(beyond - 1, beyond + 1), beyond + 2, beyond + 3]
