@@ -16,14 +16,6 @@ from proctor.sdk.pytorch.checkpoints.history import read_history
 from proctor.sdk.pytorch.config import Phase, StopReason, TrainerOptions, TrainingUnit, TrainUnit
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams
 from proctor.sdk.pytorch.data.module import DataModule
-from proctor.sdk.pytorch.data.samplers import (
-    ResumableBatchSampler,
-    ResumableDistributedSampler,
-    ResumableRandomSampler,
-    ResumableSampler,
-    ResumableSequentialSampler,
-    ResumableWeightedSampler,
-)
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.ranks import (
     all_reduce_tensors,
@@ -81,12 +73,6 @@ __all__ = [
     "Phase",
     "Plugin",
     "RankFailedError",
-    "ResumableBatchSampler",
-    "ResumableDistributedSampler",
-    "ResumableRandomSampler",
-    "ResumableSampler",
-    "ResumableSequentialSampler",
-    "ResumableWeightedSampler",
     "StopReason",
     "TrainUnit",
     "Trainer",

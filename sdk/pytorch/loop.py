@@ -32,6 +32,7 @@ from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.serialization import check_content
 from proctor.sdk.pytorch.config import Phase, Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
+from proctor.sdk.pytorch.data.streams import StreamLoader
 from proctor.sdk.pytorch.distributed.shards import leave_out_split
 from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError
 from proctor.sdk.pytorch.model import Averages, Model, overrides
@@ -213,13 +214,20 @@ def _check_run(run: Run) -> None:
                 f"set_validation in {type(data).__name__}.setup, or leave valid_frequency out."
             )
         data.open(Phase.VALIDATION)
+    is_flushed = settings.accumulation_steps > 1 and (settings.is_by_epoch or settings.flush_at_epoch_end)
     for number in reversed(range(max(1, data.train_phases))):  # the first one last: it is the one in use
-        data.open(Phase.TRAINING, number)
+        if data.open(Phase.TRAINING, number).epoch_length is None and is_flushed:
+            raise ConfigurationError(
+                f"accumulation_steps={settings.accumulation_steps} needs to know which batch is the last of an epoch, "
+                "which is not known of a stream; set train_unit='iteration' without flush_at_epoch_end."
+            )
 
 
 def resume(run: Run) -> "dict[str, Any] | None":
     """Give everything but the streams back what the latest checkpoint holds, and return its content (collective)."""
     run.options.note()
+    if run.storage is not None or run.ranks.world_size > 1:
+        run.datamodule.examine(run.ranks)
     run.rates = now = read_rates(run.model)
     content = snapshots.find_checkpoint(run) if run.settings.resume else None
     if content is not None:
@@ -286,6 +294,7 @@ def begin(run: Run, content: "dict[str, Any] | None") -> None:
     if content is not None and run.ranks.is_main:
         if run.storage is not None:
             run.storage.restore_history(content)
+        run.changes += run.datamodule.find_read_again(run.state.phase, run.state.batch)
         announce(run)
     run.model._log = run.log
     run.callbacks.call("on_training_start")
@@ -317,6 +326,7 @@ def finish_start(run: Run, content: "dict[str, Any] | None") -> None:
         gaps = snapshots.restore_attributes(run, content)
         report_gaps(gaps, ranks=run.ranks, strict=run.settings.strict_resume)
         adopt_parameters(run)
+        snapshots.restore_positions(run, content)
         snapshots.restore_streams(run, content)
 
 
@@ -360,7 +370,7 @@ class TrainingLoop:
     def run(self) -> StopReason:
         """Train until a rule stops the run; a checkpoint has been made by then if there is a place for one."""
         if self.state.global_iteration:
-            if (reason := self._leave_finished_epoch()) is not None:
+            if self.state.batch and (reason := self._leave_finished_epoch()) is not None:
                 return reason
             self._advance_phase()
         while (reason := self._run_epoch()) is None:
@@ -371,31 +381,36 @@ class TrainingLoop:
         """Go behind an epoch that has no batch left: another trainer's checkpoint, or data that has become shorter."""
         loader = self._run.datamodule.open(Phase.TRAINING, self.state.phase)
         loader.set_epoch(self.state.epoch, self.state.batch)  # epochs of batch samplers may differ in length
-        if self.state.batch < loader.epoch_length:
+        if loader.epoch_length is None or self.state.batch < loader.epoch_length:
             return None
         self.state.end_epoch()
         return self._pass_boundary(False) if self._by_epoch else None
 
     def _run_epoch(self) -> "StopReason | None":
+        reason = None
         loader = self._enter_epoch()
-        length = loader.epoch_length
-        for batch in self._run.read(loader):
+        batches, length = self._run.read(loader), loader.epoch_length
+        for batch in batches:
             is_last = self.state.batch + 1 == length
             self._run_batch(batch, is_last)
             if self.state.window == 0:
                 reason = self._pass_boundary(is_last)
                 if reason is not None or self._advance_phase():
                     return reason
-        return None
+        if length is None:  # which batch would be the last was not known
+            self._end_epoch()
+            if self._by_epoch and (reason := self._pass_boundary(True)) is None:
+                self._advance_phase()
+        return reason
 
-    def _enter_epoch(self) -> EpochLoader:
+    def _enter_epoch(self) -> "EpochLoader | StreamLoader":
         run, state = self._run, self.state
         loader = run.datamodule.open(Phase.TRAINING, state.phase)
         if state.batch == 0:
             state.global_epoch += 1
             run.model.on_training_epoch_start(state.epoch)
         loader.set_epoch(state.epoch, state.batch)
-        run.callbacks.call("on_training_epoch_start", state, loader.epoch_length)
+        run.callbacks.call("on_training_epoch_start", state, loader.epoch_length or 0)
         run.attributes.mark_epoch()
         return loader
 

@@ -123,7 +123,7 @@ def remaining_batches(run: OpenRun) -> "Iterator[Any]":
     if state.batch == 0:
         state.global_epoch += 1
     loader.set_epoch(state.epoch, state.batch)
-    run.callbacks.call("on_training_epoch_start", state, loader.epoch_length)
+    run.callbacks.call("on_training_epoch_start", state, loader.epoch_length or 0)
     run.attributes.mark_epoch()
     for batch in run.read(loader):
         state.begin_batch(ends_window=True, by_epoch=False)

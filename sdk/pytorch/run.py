@@ -27,6 +27,7 @@ from proctor.sdk.pytorch.checkpoints.pointer import Retention
 from proctor.sdk.pytorch.config import Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.data.module import DataModule
+from proctor.sdk.pytorch.data.streams import StreamLoader
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.distributed.shards import is_split
@@ -199,7 +200,7 @@ class Run:
         """Whether the model or the callback that claimed the question wants the training to stop."""
         return self.model.should_training_stop() or (self._claimed is not None and self._claimed.should_training_stop())
 
-    def read(self, loader: EpochLoader) -> "Iterator[Any]":
+    def read(self, loader: "EpochLoader | StreamLoader") -> "Iterator[Any]":
         """Return the batches of a loader, to be read at once: no thread stores a checkpoint when workers are forked."""
         if self.storage is not None and loader.will_fork:
             self.storage.settle()

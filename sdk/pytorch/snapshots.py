@@ -7,6 +7,7 @@ amp_scaler           the gradient scaler's state, if there is one
 rng                  the random streams of every rank
 averages             the running means of every rank
 attributes           what else has changed while training, of every rank
+positions            of every rank, what its place in the data is besides the counters, if there is something
 history              how much of the metrics belongs to it (added by the storage)
 metrics              the last value of each metric
 plugins              the state of every plug-in by id
@@ -80,7 +81,10 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
     averages = run.model.averages.state_dict()
     device, attributes = describe_device(run.device), run.attributes.take(inside_epoch=run.state.batch > 0)
     streams = get_rng_state_dict()
-    own = run.ranks.gather({"rng": streams, "averages": averages, "device": device, "attributes": attributes})
+    positions = run.datamodule.take_positions()
+    own = run.ranks.gather(
+        {"rng": streams, "averages": averages, "device": device, "attributes": attributes, "positions": positions}
+    )
     model = run.model.state_dict()  # on every rank: what is split over the ranks is put together, by the model or here
     is_split_up = any(map(holds_split, vars(run.model).values()))
     callbacks = run.callbacks.state_dict() if run.ranks.is_main or is_split_up else {}
@@ -97,6 +101,7 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
         "rng": [part["rng"] for part in own],
         "averages": [part["averages"] for part in own],
         "attributes": [part["attributes"] for part in own],
+        **({"positions": found} if any(found := [part["positions"] for part in own]) else {}),
         "metrics": dict(run.metrics),
         **callbacks,
         "log_path": run.settings.log_path and str(run.settings.log_path),
@@ -267,6 +272,12 @@ def restore_attributes(run: Run, content: "dict[str, Any]") -> "list[str]":
     """Give the model and its data back what else had changed, and return clauses about what could not be."""
     saved = content.get("attributes") or []
     return run.attributes.restore(saved[run.ranks.rank]) if run.ranks.rank < len(saved) else []
+
+
+def restore_positions(run: Run, content: "dict[str, Any]") -> None:
+    """Have this rank's data read on from its place; with another number of ranks no place is known."""
+    saved = content.get("positions") or []
+    run.datamodule.restore_positions(saved[run.ranks.rank] if len(saved) == run.ranks.world_size else {})
 
 
 def restore_training(run: Run, content: "dict[str, Any]") -> None:

@@ -56,7 +56,7 @@ class Trainer:
     """Runs that can be stopped anywhere and continued bit for bit.
 
     :param run_name: names the checkpoints; a run with the same name and root continues the one before.
-    The options are those of `Settings`.
+    The options are those of `Settings`. `train_exceptions` and `test_exceptions` are lists, to which more may be added.
 
     :raises ConfigurationError: an option is unknown, out of its range, or contradicts another.
     """
@@ -65,6 +65,7 @@ class Trainer:
     def __init__(self, settings: Settings) -> None:
         self.settings = replace(settings, callbacks=())
         self.queue = HandoverQueue()  # what the model's processes have put into `model.queue`
+        self.train_exceptions, self.test_exceptions = [*settings.train_exceptions], [*settings.test_exceptions]
         self._callbacks = Callbacks(settings.callbacks)
 
     def register_plugin(self, plugin: Callback) -> None:
@@ -84,7 +85,7 @@ class Trainer:
         :raises RuntimeError: something else failed; its cause is what was raised, unless `train_exceptions` names it.
         """
         with trial.deferring_termination():
-            return self._launch(fit, model, datamodule, exceptions=self.settings.train_exceptions)
+            return self._launch(fit, model, datamodule, exceptions=self.train_exceptions)
 
     def test(
         self, model: Model, datamodule: DataModule, *, ckpt_path: "str | os.PathLike[str] | None" = None
@@ -99,7 +100,7 @@ class Trainer:
         """
         check_tested(self.settings, ckpt_path)
         work = partial(test, ckpt_path=ckpt_path)
-        return self._launch(work, model, datamodule, exceptions=self.settings.test_exceptions)
+        return self._launch(work, model, datamodule, exceptions=self.test_exceptions)
 
     def _launch(
         self, work: "Callable[[Run], Outcome]", model: Model, datamodule: DataModule, *, exceptions: "Sequence[Any]"

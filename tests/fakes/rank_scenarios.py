@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from fakes.left_behind import wait_for_the_end_of_others
 from fakes.recording_model import RangeData, RecordingModel
 from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 from fakes.trained_runs import Teller, train
+from torch.utils.data import Sampler, WeightedRandomSampler
 
 from proctor.sdk.protocol import find_rank
 from proctor.sdk.pytorch import (
@@ -20,13 +21,12 @@ from proctor.sdk.pytorch import (
     ConfigurationError,
     DataLoaderParams,
     HandoverQueue,
-    ResumableBatchSampler,
-    ResumableWeightedSampler,
     Trainer,
     TrainingState,
     all_reduce_tensors,
     barrier,
     gather_into_tensor,
+    get_ranks,
     get_rng_state_dict,
     global_print,
     local_print,
@@ -183,23 +183,23 @@ class Shared(RangeData):
     """A phase of weighted draws, and one of batches whose number differs by epoch."""
 
     def setup(self) -> None:
-        draws = ResumableWeightedSampler([1.0] * 10, 11)
+        draws = WeightedRandomSampler([1.0] * 10, 11)
         self.add_train_phase(range(10), DataLoaderParams(batch_size=2, sampler=draws))
-        self.add_train_phase(range(9), DataLoaderParams(batch_sampler=Ragged(range(9))))
+        self.add_train_phase(range(9), DataLoaderParams(batch_sampler=Ragged(9)))
 
 
-class Ragged(ResumableBatchSampler):
+class Ragged(Sampler[list[int]]):
     """Batches of one to three samples, in a new order each epoch."""
 
-    def batches(self) -> "list[list[int]]":
-        draw = self.make_generator()
-        order = torch.randperm(len(self.data), generator=draw).tolist()
-        found = []
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> "Iterator[list[int]]":
+        order = torch.randperm(self.length).tolist()
         while order:
-            size = int(torch.randint(1, 4, (), generator=draw))
-            found.append(order[:size])
+            size = int(torch.randint(1, 4, ()))
+            yield order[:size]
             order = order[size:]
-        return found
 
 
 class HandingOver(RecordingModel):
@@ -230,6 +230,26 @@ def share(root: str, stops: "list[int]") -> "list[list[list[int]]]":
         for rank, batches in trainer.queue.get_all():
             found[rank] += batches
     return found
+
+
+class Differing(RangeData):
+    """Has another order on each rank, as that of a set may be."""
+
+    def setup(self) -> None:
+        order = list(range(8))
+        self.add_train_phase(order[get_ranks().rank :] + order[: get_ranks().rank], self.params)
+
+
+def differ(root: str, is_distributed: "bool | None") -> str:
+    """Train on two ranks whose datasets differ, and return what is said of it."""
+    launch.START_METHOD = "fork"
+    options: dict[str, Any] = {"total_steps": 1, "chkpt_root": root, "use_cpu": True, "processes": 2}
+    trainer = Trainer("run", enable_progress_bar=False, **options)
+    try:
+        trainer.fit(HandingOver(stop_after=None), Differing(is_distributed=is_distributed))
+    except ConfigurationError as problem:
+        return str(problem)
+    return ""
 
 
 def talk_at_a_time(groups: int) -> "list[Any]":

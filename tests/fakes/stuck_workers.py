@@ -4,8 +4,9 @@ import os
 import select
 import signal
 
-from proctor.sdk.pytorch import DataLoaderParams, ResumableSequentialSampler
+from proctor.sdk.pytorch import DataLoaderParams
 from proctor.sdk.pytorch.data.loaders import EpochLoader
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 PATIENCE_SECONDS = 60.0
 
@@ -48,7 +49,7 @@ def kill_its_process() -> "dict[str, bool]":
 def _read(pipe: int) -> None:
     dataset = Stuck(pipe)
     params = DataLoaderParams(num_workers=1, multiprocessing_context="fork")
-    list(EpochLoader(dataset, params, sampler=ResumableSequentialSampler(dataset), seed=0))
+    list(EpochLoader(dataset, params, [0], seed=0, ranks=Ranks(), worker_seed=0))
 
 
 def _receive(pipe: int) -> "bytes | None":

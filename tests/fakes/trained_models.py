@@ -7,7 +7,7 @@ the identity of each sample that was trained on is recorded, so that a stream or
 import hashlib
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from fakes.watches import Watch, pass_by
 from torch import nn
+from torch.utils.data import IterableDataset, RandomSampler
 
 from proctor.sdk.pytorch import (
     DataLoaderParams,
@@ -22,6 +23,7 @@ from proctor.sdk.pytorch import (
     Model,
     TrainingState,
     get_default_numpy_rng,
+    get_ranks,
     wrap_for_ranks,
 )
 
@@ -46,6 +48,7 @@ class Recipe:
     pause_seconds: float = 0.0  # for each sample, so that a run takes a while
     processes: int = 1
     samples: int = SAMPLES
+    form: str = ""  # of the data: "sampler", "stream", "stream with a state"; else indices
 
     def options(self) -> "dict[str, Any]":
         """The options of the trainer: three epochs, or as many steps as they have."""
@@ -83,6 +86,40 @@ class DisturbedDigits:
         return self.images[index] + noise, self.labels[index], self.first + index
 
 
+class DigitStream(IterableDataset):  # type: ignore[misc]
+    """The same in an order that is drawn in each pass; each rank has fewer than the one before."""
+
+    def __init__(self, data: DisturbedDigits) -> None:
+        self.data = data
+
+    def __iter__(self) -> "Iterator[Any]":
+        return (self.data[index] for index in self.draw())
+
+    def draw(self) -> "list[int]":
+        order, ranks = random.sample(range(len(self.data)), len(self.data)), get_ranks()
+        share = order[ranks.rank :: ranks.world_size]
+        return share[: len(share) - 4 * ranks.rank]
+
+
+class KeptStream(DigitStream):
+    """Knows its place."""
+
+    def __init__(self, data: DisturbedDigits) -> None:
+        super().__init__(data)
+        self.order: list[int] = []
+
+    def __iter__(self) -> "Iterator[Any]":
+        self.order = self.order or self.draw()
+        while self.order:
+            yield self.data[self.order.pop()]
+
+    def state_dict(self) -> "dict[str, Any]":
+        return {"order": list(self.order)}
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        self.order = list(state["order"])
+
+
 class DigitsData(DataModule):
     """One or two phases of training data, and data to validate on."""
 
@@ -93,9 +130,18 @@ class DigitsData(DataModule):
     def setup(self) -> None:
         for phase in range(self.recipe.phases):
             data = DisturbedDigits(self.recipe.samples, 50 * phase, pause_seconds=self.recipe.pause_seconds)
-            self.add_train_phase(data, self._params(self.recipe.shuffle))
+            self.add_train_phase(*self._shape(data))
         self.set_validation(DisturbedDigits(10, first=150), self._params(False))
         self.set_testing(DisturbedDigits(10, first=160), self._params(False))
+
+    def _shape(self, data: DisturbedDigits) -> "tuple[Any, DataLoaderParams]":
+        if self.recipe.form == "sampler":
+            draws = RandomSampler(data, replacement=True, generator=torch.Generator().manual_seed(5))
+            return data, DataLoaderParams(sampler=draws, batch_size=self.batch_size, num_workers=self.recipe.workers)
+        if self.recipe.form:
+            make = KeptStream if self.recipe.form == "stream with a state" else DigitStream
+            return make(data), DataLoaderParams(batch_size=self.batch_size, num_workers=self.recipe.workers)
+        return data, self._params(self.recipe.shuffle)
 
     def _params(self, shuffle: bool) -> DataLoaderParams:
         return DataLoaderParams(

@@ -63,7 +63,8 @@ class Callback:
         """Called before the model's `on_training_start`, after `load_state_dict` if the run is resumed."""
 
     def on_training_epoch_start(self, state: TrainingState, batches: int) -> None:
-        """Called when an epoch is entered, also in its middle; `batches` is the length of the whole epoch."""
+        """Called when an epoch is entered, also in its middle; `batches` is the length of the whole epoch, 0 for a
+        stream, whose length is not known."""
 
     def process_training_batch(self, batch: Any, state: TrainingState) -> Any:
         """Return the batch to train on; with `Override.TRAINING_BATCH` the model's `batch_to_device` is not called."""

@@ -90,7 +90,8 @@ class Progress(Callback):
     def on_evaluation_start(self, phase: Phase) -> None:
         """Count what is gone through."""
         self._evaluated = 0
-        self._evaluation = f"{phase.value}, batch {{}} of {len(self._model.datamodule.open(phase))}"
+        batches = len(self._model.datamodule.open(phase))
+        self._evaluation = f"{phase.value}, batch {{}}{f' of {batches}' if batches else ''}"
 
     def on_evaluation_batch_end(self, step: int) -> None:
         """The same within an evaluation."""
@@ -137,7 +138,7 @@ class Progress(Callback):
             return f"step {state.current_iteration}{total}"
         if batch == 0:
             return f"epoch {state.epoch}{total}"
-        return f"epoch {state.epoch + 1}{total}, batch {batch} of {self._length}"
+        return f"epoch {state.epoch + 1}{total}, batch {batch}{f' of {self._length}' if self._length else ''}"
 
     def _wait(self, seconds: float) -> float:
         return REDRAW_SECONDS if self._redraws else max(seconds, GROWTH * (self._clock() - self._began))

@@ -6,8 +6,9 @@ Followed are, from the model down:
 * that such an attribute, or an item of a collection of such objects, was removed;
 * of networks: such attributes (a dropout rate, the mode), buffers that are not persistent, and `requires_grad`;
 * random generators wherever they are;
-* what else a run is made of: datasets, samplers, collate functions, the data module and callbacks without a
-  `state_dict`. Here an object of the user's class is followed even where an object of a library holds it (a `Subset`).
+* what else a run is made of: datasets, samplers (torch's, too), collate functions, the data module and callbacks
+  without a `state_dict`. Here an object of the user's class is followed even where an object of a library holds it (a
+  `Subset`).
 
 A value is saved once it differs from what it was when training began: what never changes is configuration, and a
 resumed run has that of its own start. What has changed and cannot be saved is reported.
@@ -33,6 +34,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from proctor.sdk.pytorch.checkpoints.values import (
@@ -231,7 +233,7 @@ class TrackedAttributes:
             walk.holders[start] = value
             for step, item in _open(value):
                 if step[1] not in _find_left_out(kind):
-                    walk.follow(value, step, item, start, whole=_is_users(kind))
+                    walk.follow(value, step, item, start, whole=_is_users(kind) or isinstance(value, Sampler))
             if is_generator(value):
                 walk.follow(None, start[0], value)
         return walk
@@ -270,11 +272,11 @@ def _find_left_out(kind: type) -> "frozenset[str]":
     return frozenset((*getattr(kind, "transient", ()), *getattr(kind, "kept_by_trainer", ())))
 
 
-def find_generators(root: Any) -> bool:
-    """Whether an object holds a random generator of its own."""
+def find_generators(root: Any) -> "list[Any]":
+    """The random generators that an object has of its own."""
     walk = _Walk()
     walk.follow(None, ("root", ""), root, whole=False)
-    return bool(walk.found)
+    return [leaf.value for leaf in walk.found.values()]
 
 
 def has_state(part: Any) -> bool:

@@ -1,4 +1,4 @@
 """Data that a stopped run can enter again at any batch.
 
-Entry: `module.DataModule`. Reading order: module, loaders, samplers (pure).
+Entry: `module.DataModule`. Reading order: module, loaders, streams, samplers.
 """

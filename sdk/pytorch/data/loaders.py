@@ -11,26 +11,20 @@ A plain `DataLoader` also draws one number from torch's global stream whenever i
 of their own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
-from itertools import chain
 from multiprocessing.context import ForkServerContext
 from numbers import Integral
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
-from proctor.sdk.pytorch.data.samplers import (
-    BatchKey,
-    EpochBatchSampler,
-    ResumableBatchSampler,
-    ResumableSampler,
-)
-from proctor.sdk.pytorch.distributed.processes import choose_context, die_with_parent
+from proctor.sdk.pytorch.data.samplers import BatchKey, EpochSampler
+from proctor.sdk.pytorch.distributed.processes import choose_context, die_with_parent, find_start_method
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.reproducibility.fingerprint import Fact, name_kind
 from proctor.sdk.pytorch.reproducibility.seeding import derive_seed, seed_worker
 
 
@@ -38,21 +32,22 @@ from proctor.sdk.pytorch.reproducibility.seeding import derive_seed, seed_worker
 class DataLoaderParams:
     """How a dataset is read.
 
+    :param batch_size: None: the items of a stream are batches already.
     :param is_distributed: whether the ranks share the data; None: if there are several.
-    :param sampler: a `ResumableSampler` in place of the automatic choice.
-    :param batch_sampler: makes the batches itself, in place of `batch_size`, `shuffle`, `drop_last` and `sampler`.
+    :param sampler: any torch `Sampler`, or another iterable over indices, in place of `shuffle`.
+    :param batch_sampler: one that gives whole batches, in place of `batch_size`, `shuffle`, `drop_last` and `sampler`.
     :param worker_init_fn: called in each worker with its number, after its streams have been seeded.
     :param random_seed: pins the order and the workers' draws; None follows the trainer's seed.
     """
 
-    batch_size: int = 1
+    batch_size: "int | None" = 1
     shuffle: bool = False
     num_workers: int = 0
     pin_memory: bool = False
     drop_last: bool = False
     is_distributed: "bool | None" = None
-    sampler: "ResumableSampler | None" = None
-    batch_sampler: "ResumableBatchSampler | None" = None
+    sampler: "Iterable[Any] | None" = None
+    batch_sampler: "Iterable[Any] | None" = None
     collate_fn: "Callable[[list[Any]], Any] | None" = None
     prefetch_factor: "int | None" = None
     persistent_workers: bool = False
@@ -68,44 +63,55 @@ class DataLoaderParams:
             raise ConfigurationError(
                 "batch_sampler makes the batches itself; leave batch_size, shuffle, drop_last and sampler out."
             )
-        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-            raise ConfigurationError(f"batch_size must be an integer of at least 1; found {size!r}.")
+        if size is not None and (not isinstance(size, Integral) or isinstance(size, bool) or size < 1):
+            raise ConfigurationError(f"batch_size must be an integer of at least 1, or None; found {size!r}.")
 
 
 class EpochLoader:
-    """The batches of one dataset, epoch by epoch; made once a run, so that persistent workers live on."""
+    """The batches of one dataset, epoch by epoch; made once a run, so that persistent workers live on.
 
-    def __init__(self, dataset: Any, params: DataLoaderParams, *, sampler: ResumableSampler, seed: int) -> None:
+    :param source: the sampler, or the batch sampler of the parameters.
+    :param seed: of the order, alike on all ranks.
+    :param ranks: those that share the data.
+    :param worker_seed: of the workers' draws, which differ on each rank.
+    """
+
+    def __init__(
+        self, dataset: Any, params: DataLoaderParams, source: Any, *, seed: int, ranks: Ranks, worker_seed: int
+    ) -> None:
         """:raises ConfigurationError: the dataset has no indices, or gives no batch."""
-        _check(dataset)
+        _check(dataset, params, source)
         self.params = params
-        self.sampler = sampler
-        self._length = len(dataset)
-        self._seed = seed
-        self._generator = torch.Generator()
-        self._has_batches = isinstance(sampler, ResumableBatchSampler)  # whose items are batches already
-        size, drop_last = (1, False) if self._has_batches else (params.batch_size, params.drop_last)
-        sampler.batch_size = size
-        keyed = params.num_workers > 0
-        self._batches = EpochBatchSampler(sampler, size, drop_last=drop_last, seed=seed, keyed=keyed)
-        if self._batches.epoch_length == 0:
+        has_batches, self._seed, self._generator = params.batch_sampler is not None, worker_seed, torch.Generator()
+        self.sampler = EpochSampler(
+            source,
+            dataset,
+            batch_size=None if has_batches else params.batch_size,
+            drop_last=params.drop_last,
+            seed=seed,
+            ranks=ranks,
+            worker_seed=worker_seed if params.num_workers else None,
+        )
+        if self.sampler.epoch_length == 0:
             raise ConfigurationError(
                 f"a dataset of {len(dataset)} samples gives no batch of {params.batch_size} with "
                 f"drop_last={params.drop_last}; make batch_size smaller or the dataset larger."
             )
-        self._loader = _make_loader(dataset, params, batches=self._batches, generator=self._generator)
+        by_rows = params.collate_fn is None and find_rows(dataset) is not None
+        reader = BatchReader(dataset, by_rows=by_rows)
+        collate = keep_batch if by_rows else params.collate_fn
+        self._loader = make_loader(reader, params, self._generator, batch_sampler=self.sampler, collate_fn=collate)
         self._has_persistent = False  # workers, which were started
 
     @property
     def will_fork(self) -> bool:
         """Whether the next iteration forks this process, to start workers."""
-        has_new = self.params.num_workers > 0 and not self._has_persistent
-        return has_new and self._loader.multiprocessing_context.get_start_method() == "fork"
+        return not self._has_persistent and forks(self._loader)
 
     @property
     def epoch_length(self) -> int:
         """How many batches a whole epoch has."""
-        return self._batches.epoch_length
+        return self.sampler.epoch_length
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Go to an epoch and, in it, to the batch `start`; the next epoch begins at its first batch again."""
@@ -114,34 +120,38 @@ class EpochLoader:
 
     def __len__(self) -> int:
         """How many batches are left of the epoch."""
-        return len(self._batches)
+        return len(self.sampler)
 
     def count_real(self, step: int) -> int:
         """How many samples of a batch of the epoch are this rank's; those behind them, another rank has too."""
-        if isinstance(self.sampler, ResumableBatchSampler):
-            return self.sampler.count_real(step)
-        size = self.params.batch_size
-        real = self.sampler.epoch_length - self.sampler.repeats
-        return max(0, min(size, real - step * size))
+        return self.sampler.count_real(step)
+
+    def state_dict(self) -> "dict[str, Any]":
+        """What the epoch's order depends on besides seed, epoch and the sampler's attributes."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        """Draw the order anew when the epoch of the state is read."""
+        self.sampler.load_state_dict(state)
 
     def __iter__(self) -> "Iterator[Any]":
-        """:raises ConfigurationError: the sampler gives an index that the dataset does not have."""
+        """Draw the epoch's order, and return its batches.
+
+        :raises ConfigurationError: the sampler gives an index that the dataset does not have.
+        """
         self._has_persistent = self.params.persistent_workers
+        self.sampler.draw()
+        return self._read()
+
+    def _read(self) -> "Iterator[Any]":
         try:
             yield from self._loader
         except IndexError as error:
-            self._check_order(error)
-            raise
-
-    def _check_order(self, error: IndexError) -> None:
-        order: Any = self.sampler.order()
-        indices = chain.from_iterable(order) if self._has_batches else order
-        stray = [index for index in indices if not -self._length <= index < self._length]
-        if stray:
-            method = "batches" if self._has_batches else "order"
+            if (stray := self.sampler.find_stray()) is None:
+                raise
             raise ConfigurationError(
-                f"{type(self.sampler).__name__}.{method}() must return indices of the dataset, which has "
-                f"{self._length} samples; found {stray[0]}. Make the sampler of the dataset that it is used with."
+                f"{type(self.sampler.source).__name__} must give indices of the dataset, which has "
+                f"{self.sampler.dataset_length} samples; found {stray}. Make it for the dataset that it is used with."
             ) from error
 
 
@@ -167,47 +177,33 @@ class BatchReader:
         return found
 
 
-def describe_loader(
-    dataset: Any, params: DataLoaderParams, sampler: "ResumableSampler | None" = None
-) -> "dict[str, Fact]":
-    """What decides which samples a batch holds and how it is made, for the fingerprint of a run.
-
-    :param sampler: one of the user's own, whose `describe` returns what decides its order.
-    """
-    own = {} if sampler is None else sampler.describe()
-    return {
-        **{f"sampler's {name}": value for name, value in own.items()},
-        "dataset length": len(dataset),
-        "batch size": params.batch_size,
-        "workers": min(params.num_workers, 1),  # how many there are changes nothing; whether there are does
-        "shuffle": params.shuffle,
-        "drop_last": params.drop_last,
-        "collate function": name_kind(params.collate_fn),
-        "sampler": name_kind(sampler),
-        "random_seed": params.random_seed,
-        "is_distributed": params.is_distributed,
-    }
-
-
-def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchSampler, generator: Any) -> Any:
+def make_loader(
+    dataset: Any, params: DataLoaderParams, generator: torch.Generator, *, collate_fn: Any, **batching: Any
+) -> "DataLoader[Any]":
+    """Return torch's loader, whose workers die with this process and are seeded from the generator."""
     has_workers = params.num_workers > 0
     context = choose_context(params.multiprocessing_context) if has_workers else params.multiprocessing_context
-    has_server = isinstance(context, ForkServerContext)
-    start_worker = partial(_start_worker, params.worker_init_fn, has_server)
-    by_rows = params.collate_fn is None and find_rows(dataset) is not None
+    start_worker = partial(_start_worker, params.worker_init_fn, isinstance(context, ForkServerContext))
     return DataLoader(
-        BatchReader(dataset, by_rows=by_rows),
-        batch_sampler=batches,
+        dataset,
         num_workers=params.num_workers,
         pin_memory=params.pin_memory,
-        collate_fn=keep_batch if by_rows else params.collate_fn,
+        collate_fn=collate_fn,
         prefetch_factor=params.prefetch_factor,
         persistent_workers=params.persistent_workers,
         timeout=params.timeout,
         multiprocessing_context=context,
         worker_init_fn=start_worker if has_workers else None,
         generator=generator,
+        **batching,
     )
+
+
+def forks(loader: "DataLoader[Any]") -> bool:
+    """Whether a loader starts its workers by forking this process."""
+    context = loader.multiprocessing_context
+    method = find_start_method() if context is None else context.get_start_method()
+    return loader.num_workers > 0 and bool(method == "fork")
 
 
 def _start_worker(user_hook: "Callable[[int], None] | None", has_server: bool, worker: int) -> None:
@@ -217,11 +213,20 @@ def _start_worker(user_hook: "Callable[[int], None] | None", has_server: bool, w
         user_hook(worker)
 
 
-def _check(dataset: Any) -> None:
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+def _check(dataset: Any, params: DataLoaderParams, source: Any) -> None:
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise ConfigurationError(
-            f"a dataset must have __getitem__ and __len__, so that an epoch can be entered at any batch; found "
-            f"{type(dataset).__name__}. Give a stream an index (for example of its shards) to train on it."
+            "a dataset must have __getitem__ and __len__, or be a stream: an iterable, or a loader with state_dict and "
+            f"load_state_dict; found {type(dataset).__name__}."
+        )
+    if params.batch_size is None:
+        raise ConfigurationError(
+            "batch_size=None is for streams whose items are batches already; a dataset with indices needs an integer."
+        )
+    if not isinstance(source, Iterable) or isinstance(source, Iterator):
+        raise ConfigurationError(
+            "a sampler must be a torch Sampler or another iterable over indices that can be iterated anew for each "
+            f"epoch; found {type(source).__name__}."
         )
 
 

@@ -3,29 +3,38 @@
 For frameworks that save what has `state_dict` and `load_state_dict`, as Lightning does, there is a loader with both.
 """
 
+import io
+import pickle
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from types import FunctionType, ModuleType
 from typing import Any
 
+import torch
+from torch.utils.data import DataLoader, RandomSampler, Sampler, SequentialSampler
+
 from proctor.sdk.pytorch.checkpoints.attributes import EPOCH, RUN, find_generators
+from proctor.sdk.pytorch.checkpoints.values import is_array
 from proctor.sdk.pytorch.config import Phase
-from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader, describe_loader
-from proctor.sdk.pytorch.data.samplers import (
-    ResumableBatchSampler,
-    ResumableDistributedSampler,
-    ResumableRandomSampler,
-    ResumableSampler,
-    ResumableSequentialSampler,
-)
+from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader, find_rows
+from proctor.sdk.pytorch.data.streams import StreamLoader, is_stream, keeps_position
 from proctor.sdk.pytorch.distributed.ranks import Ranks, get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.reproducibility.fingerprint import Fact
+from proctor.sdk.pytorch.reproducibility.fingerprint import FIRST_SAMPLES, Fact, name_kind
 from proctor.sdk.pytorch.reproducibility.seeding import (
     derive_seed,
+    forked_streams,
     get_default_seed,
     get_rng_state_dict,
     load_rng_state_dict,
 )
+
+_SIMPLE = (str, int, float, type(None))
+_SAMPLES = 3
+_MOST_BYTES = 64 << 20
+_MOST_OBJECTS = 1_000_000
 
 
 @dataclass
@@ -37,11 +46,18 @@ class _Part:
     seed: int  # of its order and its workers' draws
     dataset: Any
     params: DataLoaderParams
-    sampler: "ResumableSampler | None" = None  # the same at each call, for it may be described before it is used
-    loader: "EpochLoader | None" = None  # the same at each call, so that persistent workers live on
+    sampler: Any = None  # the same at each call, for it may be described before it is used
+    facts: "dict[str, Fact]" = field(default_factory=dict)  # what of a sampler of the user's decides its order
+    samples: "str | None" = None  # a hash of the first ones
+    loader: "EpochLoader | StreamLoader | None" = None  # the same at each call, so that persistent workers live on
 
     def __str__(self) -> str:
         return f"{self.phase.value} {self.number}"
+
+    @property
+    def is_read_again(self) -> bool:
+        """Whether a resumed run comes to its place in the data by reading what comes before."""
+        return is_stream(self.dataset) and not keeps_position(self.dataset, self.params)
 
 
 class DataModule:
@@ -87,23 +103,11 @@ class DataModule:
 
     def make_sampler(
         self, dataset: Sized, params: DataLoaderParams, *, phase: Phase, seed: int, ranks: Ranks
-    ) -> ResumableSampler:
-        """Choose the sampler: distributed if the ranks share the data, else random or sequential. To be overridden."""
-        size = params.batch_size
-        shared = ranks.world_size > 1 if params.is_distributed is None else params.is_distributed
-        if shared:
-            return ResumableDistributedSampler(
-                dataset,
-                ranks.world_size,
-                rank=ranks.rank,
-                shuffle=params.shuffle,
-                seed=seed,
-                drop_last=params.drop_last,
-                batch_size=size,
-            )
-        if params.shuffle:
-            return ResumableRandomSampler(dataset, seed=seed, batch_size=size)
-        return ResumableSequentialSampler(dataset, batch_size=size)
+    ) -> "Sampler[Any]":
+        """Choose the sampler, random or sequential, of an epoch that the ranks then share. To be overridden."""
+        if params.shuffle and len(dataset):
+            return RandomSampler(dataset, generator=torch.default_generator)
+        return SequentialSampler(dataset)
 
     @property
     def train_phases(self) -> int:
@@ -113,9 +117,12 @@ class DataModule:
     def get_train_steps_per_epoch(self, train_phase: "int | None" = None) -> int:
         """Return how many batches an epoch of a phase of the training has; None is the phase that is in use.
 
-        :raises ConfigurationError: `setup` has not named such data.
+        :raises ConfigurationError: `setup` has not named such data, or it is a stream, whose length is not known.
         """
-        return self.open(Phase.TRAINING, self._train_phase if train_phase is None else train_phase).epoch_length
+        length = self.open(Phase.TRAINING, self._train_phase if train_phase is None else train_phase).epoch_length
+        if length is None:
+            raise ConfigurationError("an epoch of a stream ends where the stream does; its length is not known before.")
+        return length
 
     def count_real(self, phase: Phase, step: int) -> int:
         """Return how many of the first samples of batch `step` (counted from 0) are to be counted on this rank.
@@ -128,10 +135,10 @@ class DataModule:
         """Whether there is data for a phase."""
         return (phase, 0) in self._require_parts()
 
-    def open(self, phase: Phase, number: int = 0) -> EpochLoader:
+    def open(self, phase: Phase, number: int = 0) -> "EpochLoader | StreamLoader":
         """Return the loader of a phase; the same one at each call, so that persistent workers live on.
 
-        :raises ConfigurationError: there is no such data, or the sampler is none that can be resumed.
+        :raises ConfigurationError: there is no such data, or it cannot be read as the parameters say.
         """
         if phase is Phase.TRAINING:
             self._train_phase = number
@@ -143,8 +150,15 @@ class DataModule:
                 f"DataLoaderParams(...)) in {type(self).__name__}.setup."
             )
         if part.loader is None:
-            seed = derive_seed(part.seed, "rank", self._ranks.rank)
-            part.loader = EpochLoader(part.dataset, part.params, sampler=self._choose_sampler(part), seed=seed)
+            ranks = Ranks() if part.params.is_distributed is False else self._ranks
+            own_seed = derive_seed(part.seed, "rank", self._ranks.rank)
+            if is_stream(part.dataset):
+                part.loader = StreamLoader(part.dataset, part.params, seed=own_seed, ranks=ranks)
+            else:
+                source, seed = self._choose_sampler(part), part.seed
+                part.loader = EpochLoader(
+                    part.dataset, part.params, source, seed=seed, ranks=ranks, worker_seed=own_seed
+                )
         return part.loader
 
     def bind(self, seed: int, ranks: Ranks) -> None:
@@ -158,19 +172,62 @@ class DataModule:
 
     def describe(self) -> "dict[str, dict[str, Fact]]":
         """What decides which samples a batch holds and how it is made, for the fingerprint of a run."""
-        return {
-            str(part): describe_loader(part.dataset, part.params, self._find_own_sampler(part))
-            for part in self._require_parts().values()
-        }
+        return {str(part): self._describe(part) for part in self._require_parts().values()}
+
+    def examine(self, ranks: Ranks) -> None:
+        """Note the first samples of what is trained on and validated, for the fingerprint (collective).
+
+        :raises ConfigurationError: they are others on another rank, on all ranks alike.
+        """
+        found = {}
+        for part in self._require_parts().values():
+            if part.phase is not Phase.TESTING and not is_stream(part.dataset):
+                part.samples = digest_samples(part.dataset)
+                found[str(part)] = None if part.params.is_distributed is False else part.samples
+        main, *others = ranks.gather(found) or [{}]
+        unlike = [
+            (name, rank)
+            for rank, own in enumerate(others, 1)
+            for name, samples in own.items()
+            if samples != main.get(name) and None not in (samples, main.get(name))
+        ]
+        for name, rank in ranks.broadcast(unlike):
+            raise ConfigurationError(
+                f"the dataset of {name} must be the same on all ranks, which share it; found other first samples on "
+                f"rank {rank} than on the main rank. Give it one order (sort what comes from a set, or set "
+                "PYTHONHASHSEED before Python starts), or is_distributed=False where each rank has its own data."
+            )
+
+    def take_positions(self) -> "dict[str, Any]":
+        """What a checkpoint must hold of this rank's place in the data besides the counters."""
+        loaders = {str(part): part.loader for part in self._require_parts().values() if part.loader is not None}
+        return {name: state for name, loader in loaders.items() if (state := loader.state_dict())}
+
+    def restore_positions(self, saved: "Mapping[str, Any]") -> None:
+        """Have the data read on from what `take_positions` returned."""
+        in_use = self._train_phase
+        for part in self._require_parts().values():
+            if part.loader is not None or str(part) in saved:
+                self.open(part.phase, part.number).load_state_dict(saved.get(str(part), {}))
+        self._train_phase = in_use
+
+    def find_read_again(self, phase: int, batch: int) -> "list[str]":
+        """A clause if a run that continues in the middle of an epoch reads what it has been trained on again."""
+        part = self._require_parts().get((Phase.TRAINING, phase))
+        if part is None or not batch or not part.is_read_again:
+            return []
+        why = "is read in workers" if part.params.num_workers else "has no state_dict"
+        return [f"the stream of {part} {why}, so {batch} batches are read again and passed over"]
 
     def get_read_with(self) -> "dict[str, Any]":
         """What samples are read with, by a name for people; workers read with copies of it, made as they start."""
         found = {}
         for part in self._require_parts().values():
-            params = part.params
-            found[f"the dataset of {part}"] = part.dataset
-            found[f"the collate_fn of {part}"] = params.collate_fn
-            found[f"the sampler of {part}"] = params.sampler or params.batch_sampler
+            if not keeps_position(part.dataset, part.params) or not is_stream(part.dataset):
+                found[f"the dataset of {part}"] = part.dataset
+            found[f"the collate_fn of {part}"] = part.params.collate_fn
+            found[f"the sampler of {part}"] = sampler = self._find_own_sampler(part)
+            found[f"the sampler within that of {part}"] = getattr(sampler, "sampler", None)
         return {what: value for what, value in found.items() if value is not None}
 
     def get_copied(self) -> "dict[str, str]":
@@ -178,28 +235,40 @@ class DataModule:
         found = {}
         for part in self._require_parts().values():
             is_training = part.phase is Phase.TRAINING  # others are read while nothing is saved
-            found[f"the sampler of {part}"] = EPOCH if is_training else ""
+            for what in ("sampler of", "sampler within that of"):
+                found[f"the {what} {part}"] = EPOCH if is_training else ""
             span = RUN if part.params.persistent_workers else EPOCH if is_training else ""
             for what in ("dataset", "collate_fn"):
-                found[f"the {what} of {part}"] = span if part.params.num_workers else ""
+                found[f"the {what} of {part}"] = span if part.params.num_workers or part.is_read_again else ""
         return found
 
     def find_gaps(self) -> "list[str]":
-        """A clause for each random generator that no checkpoint can hold: in workers, and where an order is drawn."""
-        gaps = []
+        """A clause for each random generator that no checkpoint can hold."""
+        gaps: list[str] = []
         for part in self._require_parts().values():
-            read_with = (part.dataset, part.params.collate_fn)
-            if part.params.num_workers and any(find_generators(value) for value in read_with):
-                gaps.append(
-                    f"the dataset or collate_fn of {part} has a random generator of its own, and each worker draws "
-                    "from a copy that no checkpoint holds; draw from torch, random or get_default_numpy_rng() in "
-                    "workers, or set num_workers to 0"
-                )
-            if (sampler := self._find_own_sampler(part)) is not None and find_generators(sampler):
-                gaps.append(
-                    f"the sampler of {part} has a random generator of its own, and draws from it again when an epoch "
-                    "is resumed; let order() make one from the seed and the epoch"
-                )
+            data, again, workers = part.dataset, part.is_read_again, part.params.num_workers
+            has_own = any(find_generators(value) for value in (data, part.params.collate_fn))
+            is_loader = isinstance(data, DataLoader) and not again
+            own = f"the dataset or collate_fn of {part} has a random generator of its own, and"
+            found = [
+                (
+                    has_own and workers and not again,
+                    f"{own} each worker draws from a copy that no checkpoint holds; draw from torch, random or "
+                    "get_default_numpy_rng() in workers, or set num_workers to 0",
+                ),
+                (
+                    has_own and again and not workers,
+                    f"{own} draws from it once more when a resumed run reads the epoch again; give it state_dict and "
+                    "load_state_dict, or draw from torch, random or get_default_numpy_rng()",
+                ),
+                (
+                    is_loader and (data.num_workers or data.generator is not None),
+                    f"the state of the loader of {part} holds neither what its workers draw from nor, between two "
+                    "epochs, a generator of its own; read without workers and leave generator out, or give the dataset "
+                    "and DataLoaderParams",
+                ),
+            ]
+            gaps += [clause for is_there, clause in found if is_there]
         return gaps
 
     def _add(self, phase: Phase, dataset: Any, params: "DataLoaderParams | None", *, number: int = 0) -> None:
@@ -207,32 +276,43 @@ class DataModule:
         seed = self._seed if params.random_seed is None else params.random_seed
         parts[phase, number] = _Part(phase, number, derive_seed(seed, phase.value, number), dataset, params)
 
-    def _choose_sampler(self, part: _Part) -> ResumableSampler:
+    def _choose_sampler(self, part: _Part) -> Any:
         if part.sampler is None:
-            params, seed = part.params, part.seed
-            sampler: Any = params.sampler if params.batch_sampler is None else params.batch_sampler
-            if sampler is None:
-                sampler = self.make_sampler(part.dataset, params, phase=part.phase, seed=seed, ranks=self._ranks)
-            if not isinstance(sampler, ResumableSampler):
-                raise ConfigurationError(
-                    "a sampler must be a ResumableSampler (such as ResumableRandomSampler, ResumableSequentialSampler, "
-                    f"or one of yours that derives from it); found {type(sampler).__name__}."
-                )
-            if isinstance(sampler, ResumableBatchSampler) != (params.batch_sampler is not None):
-                raise ConfigurationError(
-                    "batch_sampler must be a ResumableBatchSampler, and sampler must not be one; found "
-                    f"{type(sampler).__name__}."
-                )
-            is_alone = params.is_distributed is False
-            sampler.bind(part.dataset, seed=seed, ranks=Ranks() if is_alone else self._ranks)
-            part.sampler = sampler
+            params = part.params
+            part.sampler = params.sampler if params.batch_sampler is None else params.batch_sampler
+            if part.sampler is None:
+                options: dict[str, Any] = {"phase": part.phase, "seed": part.seed, "ranks": self._ranks}
+                part.sampler = self.make_sampler(part.dataset, params, **options)
+            part.facts = describe_sampler(part.sampler)
         return part.sampler
 
-    def _find_own_sampler(self, part: _Part) -> "ResumableSampler | None":
+    def _find_own_sampler(self, part: _Part) -> Any:
         """The user's own, None for the automatic choice: other facts have all that decides that one."""
         is_given = part.params.sampler is not None or part.params.batch_sampler is not None
         is_automatic = not is_given and type(self).make_sampler is DataModule.make_sampler
-        return None if is_automatic else self._choose_sampler(part)
+        return None if is_automatic or is_stream(part.dataset) else self._choose_sampler(part)
+
+    def _describe(self, part: _Part) -> "dict[str, Fact]":
+        params, sampler = part.params, self._find_own_sampler(part)
+        own: dict[str, Fact] = (
+            {} if sampler is None else {f"sampler's {name}": fact for name, fact in part.facts.items()}
+        )
+        workers, has_indices = params.num_workers, not is_stream(part.dataset)
+        maker: Any = part.dataset if isinstance(part.dataset, DataLoader) else params
+        return {
+            **own,
+            FIRST_SAMPLES: part.samples,
+            "dataset length": len(part.dataset) if has_indices else None,
+            "batch size": maker.batch_size,
+            # how many there are changes nothing where each batch is seeded; whether there are does
+            "workers": min(workers, 1) if has_indices else maker.num_workers,
+            "shuffle": params.shuffle,
+            "drop_last": maker.drop_last,
+            "collate function": name_kind(maker.collate_fn),
+            "sampler": name_kind(sampler),
+            "random_seed": params.random_seed,
+            "is_distributed": params.is_distributed,
+        }
 
     def _require_parts(self) -> "dict[tuple[Phase, int], _Part]":
         if self._parts is None:
@@ -240,6 +320,19 @@ class DataModule:
                 "a data module names its datasets in setup(), which the trainer calls; not before."
             )
         return self._parts
+
+
+def describe_sampler(sampler: Any) -> "dict[str, Fact]":
+    """The attributes of a sampler, and of the one that it draws from, which decide its order."""
+    found: dict[str, Fact] = {}
+    for attribute, value in getattr(sampler, "__dict__", {}).items():
+        name = attribute.lstrip("_")
+        if isinstance(value, Sampler):
+            found.update({f"{name}'s {inner}": fact for inner, fact in describe_sampler(value).items()})
+        elif isinstance(value, (*_SIMPLE, torch.Tensor, list, tuple, dict)):
+            with suppress(Exception):  # what it holds cannot be compared
+                found[name] = value if isinstance(value, _SIMPLE) else digest_value(value)
+    return found
 
 
 def describe_loaders(loaders: Any) -> "dict[str, dict[str, Fact]] | None":
@@ -272,6 +365,7 @@ class ResumableLoader:
         self._data: DataModule | None = None
         self._epoch = self._batch = 0  # where the next batch is
         self._streams: list[Any] = []  # those to be given back
+        self._positions: list[Any] = []
         self._may_be_inside = False  # whether the next iteration begins in the middle of an epoch
 
     def __len__(self) -> int:
@@ -283,10 +377,13 @@ class ResumableLoader:
         if self._batch and not self._may_be_inside:  # the epoch before was left early
             self._epoch, self._batch = self._epoch + 1, 0
         self._may_be_inside = False
+        rank = get_ranks().rank
+        if self._data is not None and rank < len(self._positions):
+            self._data.restore_positions(self._positions[rank])
         loader.set_epoch(self._epoch, self._batch)
-        if get_ranks().rank < len(self._streams):
-            load_rng_state_dict(self._streams[get_ranks().rank])
-        self._streams = []
+        if rank < len(self._streams):
+            load_rng_state_dict(self._streams[rank])
+        self._streams, self._positions = [], []
         for batch in loader:
             self._batch += 1
             if self._batch == loader.epoch_length:
@@ -295,12 +392,14 @@ class ResumableLoader:
 
     def state_dict(self) -> "dict[str, Any]":
         """The position and all ranks' streams (collective)."""
-        streams = get_ranks().gather(get_rng_state_dict())
-        return {"epoch": self._epoch, "batch": self._batch, "streams": streams or []}
+        ranks, data = get_ranks(), {} if self._data is None else self._data.take_positions()
+        streams, positions = ranks.gather(get_rng_state_dict()) or [], ranks.gather(data) or []
+        return {"epoch": self._epoch, "batch": self._batch, "streams": streams, "positions": positions}
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
         """Go there with the next batch."""
         self._epoch, self._batch, self._streams = state["epoch"], state["batch"], state["streams"]
+        self._positions = state.get("positions", [])  # which checkpoints of earlier versions do not have
         self._may_be_inside = True
 
     def describe(self) -> "dict[str, dict[str, Fact]]":
@@ -313,4 +412,93 @@ class ResumableLoader:
             self._data = DataModule()
             self._data.bind(self._seed, get_ranks())
             self._data.add_train_phase(self._dataset, self._params)
-        return self._data.open(Phase.TRAINING)
+            self._data.examine(get_ranks())
+        loader = self._data.open(Phase.TRAINING)
+        if isinstance(loader, StreamLoader):
+            raise ConfigurationError(
+                "ResumableLoader reads data with indices; give a stream to the framework in a loader with state_dict "
+                "and load_state_dict, such as torchdata's StatefulDataLoader."
+            )
+        return loader
+
+
+# -- the first samples -------------------------------------------------------------------------------------------------
+
+
+def digest_samples(dataset: Any) -> "str | None":
+    """Return a hash of the first samples of a dataset; None if they cannot be read without a trace, or are others when
+    they are read again.
+
+    They are read from a copy, and with random streams of their own: no counter of the dataset moves, nor does anything
+    that a run draws. The copy shares what is not written to, and what no checkpoint could hold: large tensors, and
+    large arrays, which are read-only meanwhile.
+    """
+    is_plain = type(dataset) in (list, tuple, range) or find_rows(dataset) is not None
+    try:
+        with forked_streams(0):
+            copied = dataset if is_plain else _copy(dataset)
+        found = set()
+        for _ in range(2):
+            with forked_streams(0):
+                found.add(digest_value([copied[index] for index in range(min(_SAMPLES, len(copied)))]))
+    except Exception:  # whatever the dataset's code may raise; a training that reads it will tell
+        return None
+    return found.pop() if len(found) == 1 else None
+
+
+def digest_value(value: Any) -> str:
+    """Return a hash of a value; texts that are paths count by their last part. Raises what pickling it raises."""
+    file = io.BytesIO()
+    hasher = _Hasher(file, protocol=5)
+    hasher.fast = True  # equal values have equal hashes, whether or not they are one object
+    hasher.dump(value)
+    return blake2b(file.getbuffer(), digest_size=8).hexdigest()
+
+
+class _Hasher(pickle.Pickler):
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            return str(value.dtype), list(value.shape), data.numpy().tobytes()
+        if isinstance(value, (set, frozenset)):
+            return sorted(map(repr, value))
+        return value.rpartition("/")[2].encode(errors="replace") if isinstance(value, str) and "/" in value else None
+
+
+class _Copier(pickle.Pickler):
+    """Pickles all but what it puts into `shared`: code, texts, tensors and arrays (the small ones copied)."""
+
+    shared: "list[Any]"
+    count = 0
+
+    def persistent_id(self, value: Any) -> "int | None":
+        self.count += 1
+        if self.count > _MOST_OBJECTS:
+            raise pickle.PicklingError  # which is a reason not to compare
+        is_plain = isinstance(value, FunctionType) and not value.__closure__
+        if isinstance(value, torch.Tensor):
+            value = value if value.nbytes > _MOST_BYTES else value.detach().clone()
+        elif is_array(value):
+            value = value.view() if value.nbytes > _MOST_BYTES else value.copy()
+            value.flags.writeable = value.nbytes <= _MOST_BYTES
+        elif not is_plain and not isinstance(value, (type, ModuleType, str, bytes)):
+            return None
+        self.shared.append(value)
+        return len(self.shared) - 1
+
+
+class _Reader(pickle.Unpickler):
+    shared: "list[Any]"
+
+    def persistent_load(self, number: Any) -> Any:
+        return self.shared[number]
+
+
+def _copy(value: Any) -> Any:
+    """Raises whatever the objects of the user do when they are copied."""
+    file = io.BytesIO()
+    copier, reader = _Copier(file, protocol=5), _Reader(file)
+    copier.shared = reader.shared = []
+    copier.dump(value)
+    file.seek(0)
+    return reader.load()

@@ -1,286 +1,191 @@
-"""Samplers whose order is a pure function of seed and epoch, so that an epoch can be entered at any batch.
+"""The batches of a rank, drawn by any torch sampler, so that an epoch can be entered at any batch.
 
-A sampler here never draws from a global stream, and never replays what it skips: the order of the epoch is computed
-and the loader begins at the right place of it.
+A sampler is iterated once in an epoch, to its end. Meanwhile the random streams are those of (seed, epoch), alike on
+all ranks, and those of the process stay as they are. A random generator that a sampler has of its own continues from
+epoch to epoch, as in any torch loop; a checkpoint holds its state from before the draw, and a resumed run draws again.
 """
 
 from collections.abc import Iterator, Sequence, Sized
-from hashlib import sha256
-from numbers import Integral
+from itertools import islice
 from typing import Any
 
-import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
+from proctor.sdk.pytorch.checkpoints.attributes import find_generators
+from proctor.sdk.pytorch.checkpoints.values import decode, encode, get_generator_state, set_generator_state
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.reproducibility.seeding import derive_seed
+from proctor.sdk.pytorch.reproducibility.seeding import derive_seed, forked_streams
+
+_MOST_DRAWS = 10
+"""An epoch that has so many times as many items as there are samples, or as the sampler says, has no end."""
+_FEW_DRAWS = 10_000
 
 
-class ResumableSampler(Sampler):
-    """The base of every sampler of the trainer: subclass it and return the epoch's order from `order`.
+class BatchKey(list):  # type: ignore[type-arg]
+    """The indices of one batch, and the seed with which a worker is to fetch it."""
 
-    :param data: the dataset, or anything else that has a length.
-    :param batch_size: how many indices make one batch; `start_iter` is in batches.
+    def __init__(self, indices: "Sequence[int]", seed: int) -> None:
+        super().__init__(indices)
+        self.seed = seed
+
+
+class EpochSampler(Sampler):
+    """The batches of an epoch for one rank, from any of them on, of what a torch sampler draws.
+
+    The ranks share what is drawn, and all get equally many: it is filled up from its own beginning or, with
+    `drop_last`, cut off. A sampler that deals by itself, as torch's `DistributedSampler` does, is taken at its word.
+
+    :param source: gives indices or, with a `batch_size` of None, batches; iterable anew for each epoch.
+    :param dataset: has a length; the generators that it has are not the sampler's, though that may hold it.
+    :param seed: of what it draws from the streams.
+    :param worker_seed: of what workers draw for a batch; None if there are none.
     """
 
-    kept_by_trainer = (
-        *("data", "batch_size", "epoch", "start_iter", "seed"),
-        *("_bound_seed", "_ranks", "_dealt", "_repeats"),
-    )
-    seed: "int | None" = None  # follows the data module's
-    _bound_seed = 0
-    _ranks = Ranks()
+    def __init__(
+        self,
+        source: Any,
+        dataset: Any,
+        *,
+        batch_size: "int | None",
+        drop_last: bool,
+        seed: int,
+        ranks: Ranks,
+        worker_seed: "int | None" = None,
+    ) -> None:
+        self.source = source
+        self.epoch = self.start = 0
+        self.dataset_length = len(dataset)
+        of_dataset = set(map(id, find_generators(dataset)))
+        self._generators = [one for one in find_generators(source) if id(one) not in of_dataset]
+        self._size, self._drop_last = batch_size, drop_last
+        self._seed, self._worker_seed = seed, worker_seed
+        self._dealer = _find_dealer(source)
+        self._ranks = ranks if self._dealer is None else Ranks()
+        self._drawn: list[Any] | None = None  # of the epoch, for this rank
+        self._repeats = 0  # of them, at the end, another rank has too
+        self._before: list[Any] = []  # the states of its generators before it drew
+        self._restored: Any = None
 
-    def __init__(self, data: Sized, batch_size: int = 1) -> None:
-        if batch_size < 1:
-            raise ConfigurationError(f"batch_size must be at least 1; found {batch_size}.")
-        self.data = data
-        self.batch_size = batch_size
-        self.epoch = 0
-        self.start_iter = 0
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Go to an epoch, and in it to the batch `start`."""
+        if epoch != self.epoch:
+            self._drawn = None
+        self.epoch, self.start = epoch, start
+        pass_epoch(self.source, epoch)
 
-    def set_epoch(self, epoch: int, start_iter: int = 0) -> None:
-        """Go to an epoch, and in it to the batch `start_iter`; later epochs begin at their first batch again."""
-        self.epoch = epoch
-        self.start_iter = start_iter
-
-    def bind(self, data: Sized, *, seed: int, ranks: Ranks) -> None:
-        """Called before the first epoch with the dataset, the seed of its order, and the ranks that share it."""
-        self._bound_seed, self._ranks = seed, ranks
-
-    def make_generator(self) -> torch.Generator:
-        """Return a generator of the seed and the epoch."""
-        seed = self._bound_seed if self.seed is None else self.seed
-        return torch.Generator().manual_seed(derive_seed(seed, "shuffle", self.epoch))
-
-    def order(self) -> "Sequence[int]":
-        """The indices of the whole epoch `self.epoch` for this rank; a pure function of the sampler's arguments."""
-        raise NotImplementedError(f"{type(self).__name__} must return the epoch's indices from order()")
-
-    def __iter__(self) -> "Iterator[int]":
-        """:raises ConfigurationError: the order is not as long as the epoch."""
-        order = self.order()
-        if len(order) != self.epoch_length:
-            raise ConfigurationError(
-                f"{type(self).__name__}.order() must return epoch_length = {self.epoch_length} indices; found "
-                f"{len(order)}. Return as many, or override the property epoch_length."
-            )
-        return iter(order[self.start_iter * self.batch_size :])
+    @property
+    def epoch_length(self) -> int:
+        """How many batches the whole epoch has; a sampler without a length is asked for a draw."""
+        count = self._count()
+        if self._size is None:
+            return count
+        return count // self._size if self._drop_last else -(-count // self._size)
 
     def __len__(self) -> int:
-        """How many indices are left of the epoch."""
-        return max(0, self.epoch_length - self.start_iter * self.batch_size)
+        """How many batches are left of the epoch."""
+        return max(0, self.epoch_length - self.start)
 
-    def describe(self) -> "dict[str, str | int | float | bool | None]":
-        """What else decides the order, for the fingerprint of a run, by names such as "seed". To be overridden."""
-        return {}
-
-    @property
-    def epoch_length(self) -> int:
-        """How many indices the whole epoch has for this rank."""
-        return len(self.data)
-
-    @property
-    def repeats(self) -> int:
-        """How many of them, at the end, another rank has too, so that all ranks have equally many."""
-        return 0
-
-
-class ResumableSequentialSampler(ResumableSampler):
-    """The indices in their own order, every epoch."""
-
-    def order(self) -> "Sequence[int]":
-        return range(len(self.data))
-
-
-class ResumableRandomSampler(ResumableSampler):
-    """A permutation for each epoch, the same for the same seed."""
-
-    def __init__(self, data: Sized, seed: int = 0, batch_size: int = 1) -> None:
-        super().__init__(data, batch_size)
-        self.seed = seed
-
-    def order(self) -> "Sequence[int]":
-        return permute(len(self.data), self.make_generator())
-
-    def describe(self) -> "dict[str, str | int | float | bool | None]":
-        return {"seed": self.seed}
-
-
-class ResumableDistributedSampler(ResumableSampler):
-    """Every `num_replicas`-th index of the (shuffled) epoch, beginning with the rank's own.
-
-    Without `drop_last` the order is filled up from its own beginning so that all ranks get equally many; with it the
-    rest is cut off.
-    """
-
-    def __init__(
-        self,
-        data: Sized,
-        num_replicas: int,
-        *,
-        rank: int,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-        batch_size: int = 1,
-    ) -> None:
-        super().__init__(data, batch_size)
-        if not 0 <= rank < num_replicas:
-            raise ConfigurationError(
-                f"rank must be from 0 to {num_replicas - 1} of {num_replicas} ranks; found {rank}."
-            )
-        self.num_replicas = num_replicas
-        self.rank = rank
-        self.shuffle = shuffle
-        self.seed = seed
-        self.drop_last = drop_last
-
-    def describe(self) -> "dict[str, str | int | float | bool | None]":
-        return {"seed": self.seed, "shuffle": self.shuffle, "drop_last": self.drop_last}
-
-    @property
-    def epoch_length(self) -> int:
-        return count_share(len(self.data), self.num_replicas, drop_last=self.drop_last)
-
-    @property
-    def repeats(self) -> int:
-        return 0 if self.drop_last else count_repeats(len(self.data), self.num_replicas, rank=self.rank)
-
-    def order(self) -> "Sequence[int]":
-        length = len(self.data)
-        whole = permute(length, self.make_generator()) if self.shuffle else range(length)
-        return take_share(whole, self.num_replicas, rank=self.rank, drop_last=self.drop_last)
-
-
-class ResumableWeightedSampler(ResumableSampler):
-    """Samples drawn by their weights, for each epoch anew, the same for the same seed; several ranks share the draws.
-
-    :param weights: of each sample of the dataset, not negative; they need not sum up to 1.
-    :param num_samples: how many draws an epoch has, of all ranks together.
-    :param replacement: whether a sample may be drawn more than once in an epoch.
-    :param seed: None follows the data module's.
-    :raises ConfigurationError: the weights are none, or not as many samples can be drawn.
-    """
-
-    def __init__(
-        self,
-        weights: "Sequence[float] | torch.Tensor",
-        num_samples: int,
-        replacement: bool = True,
-        *,
-        seed: "int | None" = None,
-        batch_size: int = 1,
-    ) -> None:
-        self.weights = torch.as_tensor(weights, dtype=torch.float64)
-        super().__init__(self.weights, batch_size)
-        self.replacement = replacement
-        self.seed = seed
-        is_list = self.weights.dim() == 1 and bool(torch.isfinite(self.weights).all() and (self.weights >= 0).all())
-        if not is_list or not bool(self.weights.any()):
-            raise ConfigurationError(
-                "weights must be a list of numbers, one for each sample, none of them negative and not all of them 0."
-            )
-        most = int(self.weights.count_nonzero())
-        is_count = isinstance(num_samples, Integral) and not isinstance(num_samples, bool) and num_samples >= 1
-        if not is_count or (not replacement and num_samples > most):
-            limit = "" if replacement else f" and, without replacement, at most {most}, which have a weight"
-            raise ConfigurationError(f"num_samples must be an integer of at least 1{limit}; found {num_samples!r}.")
-        self.num_samples = int(num_samples)
-
-    def bind(self, data: Sized, *, seed: int, ranks: Ranks) -> None:
-        if len(data) != len(self.weights):
-            raise ConfigurationError(
-                f"weights must be as many as the dataset has samples, {len(data)}; found {len(self.weights)}."
-            )
-        super().bind(data, seed=seed, ranks=ranks)
-
-    def describe(self) -> "dict[str, str | int | float | bool | None]":
-        weights = sha256(self.weights.numpy().tobytes()).hexdigest()[:16]
-        own = {"num_samples": self.num_samples, "replacement": self.replacement, "seed": self.seed}
-        return {"weights": weights, **own}
-
-    @property
-    def epoch_length(self) -> int:
-        return count_share(self.num_samples, self._ranks.world_size)
-
-    @property
-    def repeats(self) -> int:
-        return count_repeats(self.num_samples, self._ranks.world_size, rank=self._ranks.rank)
-
-    def order(self) -> "Sequence[int]":
-        drawn = torch.multinomial(self.weights, self.num_samples, self.replacement, generator=self.make_generator())
-        return take_share(drawn.tolist(), self._ranks.world_size, rank=self._ranks.rank)
-
-
-class ResumableBatchSampler(ResumableSampler):
-    """The base of samplers that make whole batches, of any length, such as those of texts that are equally long.
-
-    Subclass it, return the epoch's batches from `batches`, and give it to `DataLoaderParams(batch_sampler=…)`. Several
-    ranks share the batches.
-
-    :param data: the dataset, or anything else that has a length.
-    :param seed: None follows the data module's.
-    """
-
-    def __init__(self, data: Sized, seed: "int | None" = None) -> None:
-        super().__init__(data)
-        self.seed = seed
-        self._dealt: tuple[int, list[Any]] | None = None  # the epoch, and its batches for this rank
-        self._repeats = 0
-
-    def batches(self) -> "Sequence[Sequence[int]]":
-        """The batches of the whole epoch `self.epoch`, of all ranks; a pure function of the sampler's arguments.
-
-        Draw from `make_generator()` only. An epoch may have another number of batches than the one before.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must return the epoch's batches from batches()")
-
-    def bind(self, data: Sized, *, seed: int, ranks: Ranks) -> None:
-        super().bind(data, seed=seed, ranks=ranks)
-        self._dealt = None
-
-    def describe(self) -> "dict[str, str | int | float | bool | None]":
-        return {"seed": self.seed}
-
-    @property
-    def epoch_length(self) -> int:
-        """How many batches the epoch has for this rank."""
-        return len(self.order())
-
-    @property
-    def repeats(self) -> int:
-        """How many of them, at the end, another rank has too."""
-        return self._repeats
+    def __iter__(self) -> "Iterator[list[int]]":
+        items, size = self.draw(), self._size
+        for place in range(self.start, self.epoch_length):
+            batch = items[place] if size is None else items[place * size : (place + 1) * size]
+            if self._worker_seed is not None:
+                batch = BatchKey(batch, derive_seed(self._worker_seed, "worker", self.epoch, place))
+            yield batch
 
     def count_real(self, step: int) -> int:
-        """How many samples of a batch of the epoch are this rank's."""
-        batches = self.order()
-        return len(batches[step]) if step < len(batches) - self._repeats else 0
+        """How many samples of a batch of the epoch are this rank's; those behind them, another rank has too."""
+        items = self.draw()
+        if self._size is None:
+            return len(items[step]) if step < len(items) - self._repeats else 0
+        return max(0, min(self._size, len(items) - self._repeats - step * self._size))
 
-    def order(self) -> "Sequence[Any]":
-        """The batches of the epoch for this rank.
+    def draw(self) -> "list[Any]":
+        """What the epoch has for this rank: drawn once, and then the same.
 
-        :raises ConfigurationError: there is none, or one is empty.
+        :raises ConfigurationError: it has no item or no end, a batch is empty, or batches and indices are mixed up.
         """
-        if self._dealt is None or self._dealt[0] != self.epoch:
-            whole = [list(batch) for batch in self.batches()]
-            if not whole or not all(whole):
-                raise ConfigurationError(
-                    f"{type(self).__name__}.batches() must return batches of at least one index; found "
-                    f"{'none' if not whole else 'an empty one'} in epoch {self.epoch}."
-                )
-            count, rank = self._ranks.world_size, self._ranks.rank
-            self._repeats = count_repeats(len(whole), count, rank=rank)
-            self._dealt = self.epoch, take_share(whole, count, rank=rank)
-        return self._dealt[1]
+        if self._drawn is None:
+            if self._restored is not None and self._restored["epoch"] == self.epoch:
+                self._set_generators(self._restored["generators"])
+            self._restored, self._before = None, self._get_generators()
+            whole, ranks = self._draw_whole(), self._ranks
+            self._drawn = whole
+            if ranks.world_size > 1:
+                self._drawn = take_share(whole, ranks.world_size, rank=ranks.rank, drop_last=self._drop_last)
+            self._repeats = 0 if self._drop_last else count_repeats(len(whole), ranks.world_size, rank=ranks.rank)
+            dealer = self._dealer
+            if dealer is self.source and isinstance(dealer, DistributedSampler) and not dealer.drop_last:
+                self._repeats = count_repeats(len(dealer.dataset), dealer.num_replicas, rank=dealer.rank)
+        return self._drawn
+
+    def find_stray(self) -> "Any | None":
+        """An index of the epoch that the dataset does not have."""
+        items = self.draw()
+        indices = (index for batch in items for index in batch) if self._size is None else iter(items)
+        return next((index for index in indices if not -self.dataset_length <= index < self.dataset_length), None)
+
+    def state_dict(self) -> "dict[str, Any]":
+        """The states that the sampler's own generators had before this epoch's draw; nothing if it has none."""
+        return {"epoch": self.epoch, "generators": self._before} if self._before else {}
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        """Draw anew, in the epoch of the state from the generators' states in it."""
+        self._drawn, self._restored = None, state or None
+
+    def _draw_whole(self) -> "list[Any]":
+        known = len(self.source) if isinstance(self.source, Sized) else 0
+        most = _MOST_DRAWS * max(known, self.dataset_length) + _FEW_DRAWS
+        with forked_streams(derive_seed(self._seed, "shuffle", self.epoch)):
+            whole: list[Any] = list(islice(self.source, most + 1))
+        name, takes_batches = type(self.source).__name__, self._size is None
+        if len(whole) > most:
+            raise ConfigurationError(
+                f"{name} gave more than {most} items for an epoch of {self.dataset_length} samples. A sampler must "
+                "end: let its __iter__ return after an epoch's items, and give it a __len__."
+            )
+        gives_batches = [hasattr(item, "__iter__") if takes_batches else isinstance(item, list) for item in whole[:1]]
+        if gives_batches == [not takes_batches]:
+            own, other = ("batch_sampler", "sampler") if takes_batches else ("sampler", "batch_sampler")
+            raise ConfigurationError(
+                f"a batch_sampler must give batches (lists of indices), and a sampler indices; {name}, which was given "
+                f"as {own}, gave {whole[0]!r}. Give it as {other}."
+            )
+        whole = [list(batch) for batch in whole] if takes_batches else whole
+        if not whole or (takes_batches and not all(whole)):
+            raise ConfigurationError(
+                f"{name} must give at least one index or batch in each epoch, and no empty batch; found "
+                f"{'an empty one' if whole else 'none'} in epoch {self.epoch}."
+            )
+        return whole
+
+    def _count(self) -> int:
+        """How many indices or batches the epoch has for this rank."""
+        if self._drawn is not None:
+            return len(self._drawn)
+        if isinstance(self.source, Sized):
+            count = len(self.source)
+        else:  # it is drawn when the epoch is read: until then, what it is made of may change
+            before = self._get_generators()
+            count = len(self._draw_whole())
+            self._set_generators(before)
+        return count_share(count, self._ranks.world_size, drop_last=self._drop_last)
+
+    def _get_generators(self) -> "list[Any]":
+        return [encode(get_generator_state(one), {}) for one in self._generators]
+
+    def _set_generators(self, states: "Sequence[Any]") -> None:
+        for one, state in zip(self._generators, states, strict=False):
+            set_generator_state(one, decode(state, {}, "cpu"))
 
 
-def permute(length: int, generator: torch.Generator) -> "list[int]":
-    """The numbers from 0 to length - 1, shuffled."""
-    order: list[int] = torch.randperm(length, generator=generator).tolist()
-    return order
+def pass_epoch(source: Any, epoch: int) -> None:
+    """Tell a sampler, and the one that it draws from, which epoch comes, if they have a `set_epoch`."""
+    if isinstance(inner := getattr(source, "sampler", None), Sampler):
+        pass_epoch(inner, epoch)
+    if callable(method := getattr(source, "set_epoch", None)):
+        method(epoch)
 
 
 def count_share(length: int, count: int, *, drop_last: bool = False) -> int:
@@ -299,43 +204,8 @@ def count_repeats(length: int, count: int, *, rank: int) -> int:
     return int(0 < length % count <= rank)
 
 
-class BatchKey(list):  # type: ignore[type-arg]
-    """The indices of one batch, and the seed with which a worker is to fetch it."""
-
-    def __init__(self, indices: "Sequence[int]", seed: int) -> None:
-        super().__init__(indices)
-        self.seed = seed
-
-
-class EpochBatchSampler(Sampler):
-    """The batches of an epoch from `start_iter` on.
-
-    :param keyed: whether they are fetched in workers, which need a seed for each.
-    """
-
-    def __init__(
-        self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool, seed: int, keyed: bool = True
-    ) -> None:
-        self.sampler = sampler
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self.seed = seed
-        self.keyed = keyed
-
-    @property
-    def epoch_length(self) -> int:
-        """How many batches the whole epoch has."""
-        length = self.sampler.epoch_length
-        return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
-
-    def __len__(self) -> int:
-        """How many batches are left of the epoch."""
-        return max(0, self.epoch_length - self.sampler.start_iter)
-
-    def __iter__(self) -> "Iterator[list[int]]":
-        epoch, start, size = self.sampler.epoch, self.sampler.start_iter, self.batch_size
-        rest: list[Any] = list(self.sampler)
-        has_batches = isinstance(self.sampler, ResumableBatchSampler)
-        for place in range(len(self)):
-            indices = list(rest[place]) if has_batches else rest[place * size : (place + 1) * size]
-            yield BatchKey(indices, derive_seed(self.seed, "worker", epoch, start + place)) if self.keyed else indices
+def _find_dealer(source: Any) -> Any:
+    """The sampler, of those that draw from each other, that deals the epoch out to the ranks by itself."""
+    while source is not None and not (hasattr(source, "num_replicas") and hasattr(source, "rank")):
+        source = getattr(source, "sampler", None)
+    return source

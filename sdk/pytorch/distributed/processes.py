@@ -85,12 +85,20 @@ class HandoverQueue:
         else:
             self._send(value)
 
-    def get(self, timeout_seconds: float = 0.0) -> Any:
-        """Return the oldest value that was handed over.
+    def get(self, block: bool = True, timeout: "float | None" = 0.0) -> Any:
+        """Return the oldest value that was handed over, as `queue.Queue.get` does, but by default without waiting.
 
+        :param timeout: how many seconds to wait for one; None is without an end.
         :raises queue.Empty: there is none within the time.
         """
-        return self._values.get(timeout=timeout_seconds) if timeout_seconds > 0 else self._values.get_nowait()
+        return self._values.get(block and timeout != 0, timeout or None)
+
+    def get_nowait(self) -> Any:
+        """Return the oldest value that was handed over.
+
+        :raises queue.Empty: there is none.
+        """
+        return self._values.get_nowait()
 
     def get_all(self) -> "list[Any]":
         """Return all values that have arrived, the oldest first."""

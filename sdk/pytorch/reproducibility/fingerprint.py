@@ -26,6 +26,8 @@ from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
 Fact = Union[str, int, float, bool, None]
 Fingerprint = dict[str, Fact]
 
+FIRST_SAMPLES = "first samples"
+"""The one fact that need not be known: earlier versions did not have it, and not every dataset can be read twice."""
 _FULL = "ieee"
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _EXACT_WORKSPACES = (":4096:8", ":16:8")
@@ -64,11 +66,12 @@ def find_differences(saved: "Mapping[str, Fact] | None", now: "Mapping[str, Fact
     def word(facts: "Mapping[str, Fact]", name: str) -> str:
         return repr(facts[name]) if name in facts else "not there"
 
-    return [
-        f"{name} was {word(saved, name)}, is {word(now, name)}"
-        for name in sorted(set(saved) | set(now))
-        if name not in saved or name not in now or saved[name] != now[name]
-    ]
+    def differs(name: str) -> bool:
+        if name.startswith(FIRST_SAMPLES) and None in (saved.get(name), now.get(name)):
+            return False
+        return name not in saved or name not in now or saved[name] != now[name]
+
+    return [f"{name} was {word(saved, name)}, is {word(now, name)}" for name in sorted({*saved, *now}) if differs(name)]
 
 
 def gather_devices(ranks: "Ranks", device: "torch.device | str") -> "list[Fingerprint] | None":

@@ -10,7 +10,9 @@ NumPy is imported when it is first needed; without it the other streams work.
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -99,6 +101,40 @@ def seed_rank(seed: int, rank: int) -> None:
     if kept is not None and _Streams.numpy is not None:
         kept.load_state_dict(_Streams.numpy.state_dict())
         _Streams.numpy = kept
+
+
+@contextmanager
+def forked_streams(seed: int) -> "Iterator[None]":
+    """Draw from streams of this seed, and leave those of the process as they were; their objects stay the same.
+
+    Of CUDA it is the stream of the current device, if CUDA is used.
+    """
+    streams = list(_find_streams())
+    before = [get_state() for get_state, _, _ in streams]
+    try:
+        for _, _, reseed in streams:
+            reseed(seed)
+        yield
+    finally:
+        for (_, set_state, _), state in zip(streams, before, strict=True):
+            set_state(state)
+
+
+def _find_streams() -> "Iterator[tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]]":
+    """How the state of each stream is read and set, and how it is seeded; without what makes a state portable."""
+    yield torch.get_rng_state, torch.set_rng_state, torch.default_generator.manual_seed
+    yield random.getstate, random.setstate, random.seed
+    if (own := _Streams.numpy) is not None:
+        yield own.state_dict, own.load_state_dict, lambda seed: own.load_state_dict(DefaultNumpyRNG(seed).state_dict())
+    if (numpy := sys.modules.get("numpy")) is not None:
+        yield partial(numpy.random.get_state, legacy=False), numpy.random.set_state, _seed_legacy
+    if torch.cuda.is_initialized():
+        yield torch.cuda.get_rng_state, torch.cuda.set_rng_state, torch.cuda.manual_seed
+
+
+def _seed_legacy(seed: int) -> None:
+    with suppress(TypeError):  # the user has put a generator of another kind in its place
+        sys.modules["numpy"].random.seed(seed & 0xFFFFFFFF)
 
 
 def seed_worker(seed: int) -> None:

@@ -82,6 +82,29 @@ def test_R4_a_run_killed_at_an_edge_ends_as_if_it_had_not_been(
     check_samples(tmp_path / "uninterrupted", tmp_path / "killed")
 
 
+@pytest.mark.parametrize(
+    ("form", "processes", "workers"),
+    [
+        ("sampler", 1, 0),
+        ("stream", 1, 0),
+        ("stream with a state", 1, 0),
+        ("stream", 1, 2),
+        ("stream with a state", 2, 0),
+        pytest.param("sampler", 2, 1, marks=pytest.mark.thorough),
+        pytest.param("stream", 2, 2, marks=pytest.mark.thorough),
+    ],
+)
+def test_R4_a_run_over_other_forms_of_data_that_is_killed_ends_as_if_it_had_not_been(
+    incarnations: Incarnations, form: str, processes: int, workers: int, tmp_path: Path
+) -> None:
+    recipe = Recipe(unit="iteration", form=form, processes=processes, workers=workers)
+    reference = incarnations.run(recipe, tmp_path / "uninterrupted")
+    for kill in (("batch", 6), ("step", 8), ("batch", 13)):
+        assert incarnations.run(recipe, tmp_path / "killed", kill=kill, background_writes=False)["killed"]
+    check_equal(incarnations.run(recipe, tmp_path / "killed"), reference)
+    check_samples(tmp_path / "uninterrupted", tmp_path / "killed")
+
+
 @pytest.mark.parametrize("unit", ["epoch", "iteration"])
 def test_R4_a_run_killed_after_its_completion_has_nothing_left_to_do(
     incarnations: Incarnations, unit: str, tmp_path: Path

@@ -97,6 +97,17 @@ def test_ranks_share_weighted_draws_and_batches_and_go_on_with_them(incarnations
     assert {index for batch in [*first, *second][6:] for index in batch} <= set(range(10))
 
 
+@pytest.mark.parametrize("is_distributed", [None, False])
+def test_ranks_that_share_a_dataset_and_have_another_one_are_refused(
+    incarnations: Incarnations, is_distributed: "bool | None", tmp_path: Path
+) -> None:
+    found = incarnations.call(SCENARIOS, "differ", root=str(tmp_path), is_distributed=is_distributed)
+    told = (
+        "the dataset of training 0 must be the same on all ranks, which share it; found other first samples on rank 1"
+    )
+    assert found.startswith(told) if is_distributed is None else found == ""
+
+
 def test_ranks_judge_by_one_average_and_go_on_with_it(incarnations: Incarnations, tmp_path: Path) -> None:
     whole = incarnations.call(SCENARIOS, "average", root=str(tmp_path / "whole"), epochs=[3])
     assert incarnations.call(SCENARIOS, "average", root=str(tmp_path / "stopped"), epochs=[1, 2, 3]) == whole

@@ -35,14 +35,14 @@ class OtherData(RangeData):
         self.set_validation(range(self.valid), self.valid_params)
 
 
-PLAIN_SAMPLER = DataLoaderParams(sampler=torch.utils.data.SequentialSampler(range(2)))  # type: ignore[arg-type]
+ONE_PASS = DataLoaderParams(sampler=iter(range(2)))
 
 
 @pytest.mark.parametrize(
     ("data", "told"),
     [
         (OtherData(4, valid=0), "a dataset of 0 samples gives no batch"),
-        (OtherData(4, params=PLAIN_SAMPLER), "a sampler must be a ResumableSampler .*; found SequentialSampler"),
+        (OtherData(4, params=ONE_PASS), "a sampler must be a torch Sampler or .*; found range_iterator"),
         (OtherData(4, 0), "a dataset of 0 samples gives no batch"),
     ],
     ids=["empty validation", "sampler of the validation", "empty second phase"],

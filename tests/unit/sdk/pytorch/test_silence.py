@@ -9,12 +9,12 @@ import torch
 from fakes.recording_model import RangeData, RecordingModel
 from fakes.trained_models import DigitsData, DigitsModel, Recipe
 from torch import nn
+from torch.utils.data import RandomSampler, WeightedRandomSampler
 
 from proctor.sdk.pytorch import (
     ConfigurationError,
     NotExactError,
     NotExactWarning,
-    ResumableRandomSampler,
     Trainer,
     get_default_numpy_rng,
 )
@@ -28,19 +28,19 @@ def fit(root: Path, data: Any, *, model: Any = None, **options: Any) -> None:
     Trainer("run", total_steps=2, chkpt_root=root, use_cpu=True, **options).fit(model, data)
 
 
-def shuffled(seed: int) -> RangeData:
-    return RangeData(4, sampler=ResumableRandomSampler(range(4), seed=seed))
+def drawn(samples: int) -> RangeData:
+    return RangeData(4, sampler=RandomSampler(range(4), num_samples=samples))
 
 
 class Chosen(RangeData):
-    seed = 1
+    weights = (1, 2, 3, 4)
 
     def make_sampler(self, dataset: Any, params: Any, **chosen: Any) -> Any:
-        return ResumableRandomSampler(dataset, seed=self.seed)
+        return WeightedRandomSampler(self.weights[: len(dataset)], 3)
 
 
-class OtherSeed(Chosen):
-    seed = 2
+class OtherWeights(Chosen):
+    weights = (4, 3, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ class OtherSeed(Chosen):
     [
         (RangeData(4, random_seed=1), RangeData(4, random_seed=2), "random_seed of training 0 was 1, is 2"),
         (RangeData(4), RangeData(4, is_distributed=True), "is_distributed of training 0 was None, is True"),
-        (shuffled(1), shuffled(2), "sampler's seed of training 0 was 1, is 2"),
-        (Chosen(4), OtherSeed(4), "sampler's seed of training 0 was 1, is 2"),
-        (RangeData(4), Chosen(4), "sampler of training 0 was None, is '.*ResumableRandomSampler'"),
+        (drawn(3), drawn(2), "sampler's num_samples of training 0 was 3, is 2"),
+        (Chosen(4), OtherWeights(4), "sampler's weights of training 0 was '.*', is"),
+        (RangeData(4), Chosen(4), "sampler of training 0 was None, is '.*WeightedRandomSampler'"),
     ],
 )
 def test_R6_other_orders_are_told_or_refused(tmp_path: Path, before: Any, after: Any, told: str) -> None:

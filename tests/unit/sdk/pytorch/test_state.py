@@ -1,5 +1,6 @@
 """The counters, batch by batch, in both units."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,20 @@ def test_T3_T4_counters_count_batches_or_windows_of_two_in_epochs_of_three(
     state = Trainer("run", accumulation_steps=2, use_cpu=True, **options).fit(model, RangeData(3)).state
     assert model.counters == counters
     assert (state.global_epoch, state.current_iteration, state.global_iteration) == counters[-1][:3]
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"train_unit": "epoch"}, "run_epoch_2_iter_8.pth"),
+        ({"train_unit": "iteration", "accumulation_steps": 2}, "run_epoch_1_iter_2.pth"),
+    ],
+)
+def test_C3_a_checkpoint_is_named_by_global_epoch_and_current_iteration(
+    options: "dict[str, Any]", name: str, tmp_path: Path
+) -> None:
+    trainer = Trainer("run", total_steps=2, chkpt_root=tmp_path, use_cpu=True, **options)
+    assert trainer.fit(RecordingModel(), RangeData(4)).checkpoint == tmp_path / "run" / name
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 7])

@@ -88,6 +88,15 @@ def test_X7_exceptions_that_are_named_and_ctrl_c_pass_as_they_are(
         getattr(Trainer("run", total_steps=1, use_cpu=True, **options), work)(Raising(problem), RangeData(1))
 
 
+def test_X7_exceptions_may_be_added_as_in_helios() -> None:
+    trainer = Trainer("run", total_steps=1, use_cpu=True)
+    trainer.train_exceptions.append(NoLuck)
+    trainer.test_exceptions.append(NoLuck)
+    for work in (trainer.fit, trainer.test):
+        with pytest.raises(NoLuck):
+            work(Raising(NoLuck()), RangeData(1))
+
+
 @pytest.mark.parametrize(
     ("model", "data", "told"),
     [

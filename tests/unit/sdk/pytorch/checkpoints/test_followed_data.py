@@ -1,6 +1,7 @@
 """What datasets, samplers, collate functions, data modules, callbacks and optimizers keep is restored by a resume."""
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from fakes.trained_models import hash_state
 from torch import nn
-from torch.utils.data import Subset
+from torch.utils.data import Sampler, Subset
 
 from proctor.sdk.pytorch import (
     ConfigurationError,
@@ -18,7 +19,6 @@ from proctor.sdk.pytorch import (
     Model,
     NotExactWarning,
     Plugin,
-    ResumableSampler,
     Trainer,
     TrainingState,
 )
@@ -46,15 +46,17 @@ class Hard:
         return self.weights[index] * torch.tensor([index / SAMPLES, self.level, self.reads[index], numpy.random.rand()])
 
 
-class Shifted(ResumableSampler):
+class Shifted(Sampler[int]):
     """An order that is turned round by what it has learned."""
 
-    def __init__(self, data: Any) -> None:
-        super().__init__(data)
+    def __init__(self) -> None:
         self.shift = 0
 
-    def order(self) -> "list[int]":
-        return [(index + self.shift) % SAMPLES for index in range(SAMPLES)]
+    def __iter__(self) -> "Iterator[int]":
+        return iter([(index + self.shift) % SAMPLES for index in range(SAMPLES)])
+
+    def __len__(self) -> int:
+        return SAMPLES
 
 
 class Noise:
@@ -80,7 +82,7 @@ class Habits(DataModule):
 
     def setup(self) -> None:
         self.hard, self.noise = Hard(), Noise()
-        self.order = Shifted(range(SAMPLES))
+        self.order = Shifted()
         params = DataLoaderParams(
             batch_size=4, sampler=self.order, collate_fn=self.noise.collate, num_workers=self.workers
         )
@@ -213,7 +215,7 @@ def test_what_changes_after_a_copy_of_it_was_made_to_read_with_is_reported(
 ) -> None:
     class Data(DataModule):
         def setup(self) -> None:
-            self.hard, self.order = Hard(), Shifted(range(SAMPLES))
+            self.hard, self.order = Hard(), Shifted()
             params = DataLoaderParams(batch_size=4, sampler=self.order, **options)
             self.add_train_phase(Subset(self.hard, range(SAMPLES)), params)
 

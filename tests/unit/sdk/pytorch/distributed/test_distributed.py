@@ -5,6 +5,7 @@ That several ranks hear each other is tested in `integration/sdk/pytorch/test_pr
 
 import queue
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -112,8 +113,13 @@ def test_what_is_handed_over_comes_in_order() -> None:
     assert not values.empty()
     assert values.get() == 1
     assert values.get_all() == ["two", [3]]
-    with pytest.raises(queue.Empty):
-        values.get()
+    for get in (values.get, values.get_nowait, partial(values.get, timeout=0.01), partial(values.get, False)):
+        with pytest.raises(queue.Empty):
+            get()
+    values.put(4)
+    values.put(5)
+    values.put(6)
+    assert [values.get(timeout=5), values.get_nowait(), values.get(True, None)] == [4, 5, 6]
 
 
 def test_the_reason_of_failures_is_the_first_that_no_lost_peer_explains() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import SequentialSampler
 
-from proctor.sdk.pytorch import DataLoaderParams, ResumableSequentialSampler
-from proctor.sdk.pytorch.data.loaders import describe_loader
+from proctor.sdk.pytorch import DataLoaderParams, DataModule
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
 from proctor.sdk.pytorch.reproducibility import fingerprint as fingerprints
@@ -22,9 +22,10 @@ DEVICE = describe_device("cpu")
 
 
 def loader(**changes: Any) -> "dict[str, Any]":
-    dataset, sampler = changes.pop("dataset", [1, 2, 3]), changes.pop("sampler", None)
-    params = DataLoaderParams(**{"batch_size": 4, "shuffle": True, **changes})
-    return {"training 0": describe_loader(dataset, params, sampler)}
+    data, dataset = DataModule(), changes.pop("dataset", [1, 2, 3])
+    data.bind(0, Ranks())
+    data.add_train_phase(dataset, DataLoaderParams(**{"batch_size": 4, "shuffle": True, **changes}))
+    return data.describe()
 
 
 def compare(saved: Any, now: Any, *, strict: bool = False) -> "list[str]":
@@ -61,8 +62,8 @@ def test_R6_the_same_run_in_the_same_place_has_no_differences(saved: "fingerprin
             "collate function of training 0 was None, is 'functools.partial'",
         ),
         (
-            {"loaders": loader(sampler=ResumableSequentialSampler(range(3)))},
-            "sampler of training 0 was None, is '.*ResumableSequentialSampler'",
+            {"loaders": loader(sampler=SequentialSampler(range(3)))},
+            "sampler of training 0 was None, is '.*SequentialSampler'",
         ),
         ({"loaders": loader(random_seed=7)}, "random_seed of training 0 was None, is 7"),
         ({"loaders": loader(is_distributed=False)}, "is_distributed of training 0 was None, is False"),

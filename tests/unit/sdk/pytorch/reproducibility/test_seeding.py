@@ -22,7 +22,7 @@ from proctor.sdk.pytorch import (
 )
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.reproducibility import seeding
-from proctor.sdk.pytorch.reproducibility.seeding import derive_seed
+from proctor.sdk.pytorch.reproducibility.seeding import derive_seed, forked_streams
 from proctor.sdk.pytorch.snapshots import restore_streams
 
 
@@ -183,3 +183,33 @@ def test_seeds_of_neighbors_share_nothing() -> None:
     seeds = {derive_seed(seed, purpose, number) for seed in range(40) for purpose in "ab" for number in range(40)}
     assert len(seeds) == 40 * 2 * 40
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_forked_streams_leave_no_trace_in_those_of_the_process() -> None:
+    seed_rngs(1)
+    expected = [draw(), draw()]
+    seed_rngs(1)
+    rng = get_default_numpy_rng()
+    found = [draw()]
+    forks = []
+    for seed in (2, 3, 2):
+        with forked_streams(seed):
+            forks.append([*draw(), float(rng.generator.random())])
+    with pytest.raises(KeyError), forked_streams(2):
+        raise KeyError
+    assert [*found, draw()] == expected
+    assert forks[0] == forks[2]
+    assert not {*forks[0]} & {*forks[1]}
+    assert get_default_numpy_rng() is rng
+
+
+def test_forked_streams_leave_a_generator_that_the_user_has_put_into_numpy() -> None:
+    before = numpy.random.get_bit_generator()
+    try:
+        numpy.random.set_bit_generator(numpy.random.PCG64(1))
+        expected = numpy.random.get_state(legacy=False)
+        with forked_streams(2):
+            numpy.random.rand()
+        assert numpy.random.get_state(legacy=False) == expected
+    finally:
+        numpy.random.set_bit_generator(before)
