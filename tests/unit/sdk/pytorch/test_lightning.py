@@ -13,7 +13,6 @@ from fakes.frameworks import Lightning, read_reports
 from fakes.trained_models import DisturbedDigits
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.checkpoints.saving import list_checkpoints
 from proctor.sdk.pytorch import CheckpointWarning, ConfigurationError, DataLoaderParams, seed_rngs
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
@@ -53,15 +52,6 @@ def test_what_a_run_finds_while_it_may_not_leave_yet_is_reported(
     monkeypatch.setattr(sdk, "should_stop", lambda: True)
     assert len(lightning.fit(tmp_path / "root", trainer={"min_steps": 8}).samples) == 8
     assert [step for step, _ in read_reports(tmp_path / "job")] == [6]
-
-
-def test_superseded_copies_do_not_fill_the_disk(
-    lightning: Lightning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin_attempt(monkeypatch, tmp_path / "job")
-    monkeypatch.setattr("proctor.sdk.pytorch.trial.time", lambda: 1e12)
-    lightning.fit(tmp_path / "root")
-    assert [steps(Path(path)) for path in list_checkpoints(str(tmp_path / "job"))] == [[15], [17]]
 
 
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(lightning: Lightning, tmp_path: Path) -> None:
