@@ -52,6 +52,7 @@ from proctor.training_services.errors import (
 from proctor.training_services.keepers.launches import write_cancel, write_launch
 from proctor.training_services.keepers.reports import HubClient
 from proctor.training_services.registry import ServiceContext
+from proctor.training_services.shared_storage import SharedStorage
 from proctor.training_services.stored_checkpoints import await_verified
 from proctor.trial_keeper.linux.backoff import growing_pause
 from proctor.trial_keeper.protocol import Cancel, Launch, Update
@@ -157,6 +158,7 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
     ) -> None:
         self._experiment_id = context.experiment_id
         self._hub = context.hub
+        self._storage = SharedStorage(context.experiment_directory, context.hub)
         self._now = now
         self._clean_up_seconds = clean_up_seconds
         self._jobs: dict[str, TrialJobDetail] = {}
@@ -438,7 +440,7 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
         for failures in range(1, STORAGE_ATTEMPTS + 1):
             await self.wait_connected(form)
             try:
-                problem = await self._hub.probe_storage(keeper_id, place, launch)
+                problem = await self._storage.problem(keeper_id, place, launch, form.environment)
             except TrainingServiceError as error:
                 problem = str(error)
             if not problem:

@@ -25,6 +25,7 @@ __all__ = [
     "delete_place",
     "delete_stored",
     "download_stored",
+    "mark_storage",
     "probe_storage",
     "release_place",
     "verify_stored",
@@ -103,6 +104,15 @@ async def probe_storage(url: str, environment: Mapping[str, str]) -> str:
     deletes a small object."""
     try:
         return await _ask({"do": "probe", "url": url}, environment, time_limit=TIME_LIMIT_SECONDS)
+    except ServiceUnavailable as error:
+        return str(error)
+
+
+async def mark_storage(url: str, environment: Mapping[str, str], mark: str) -> str:
+    """Have an empty object under a URL, by which other machines see that they reach the same place. Returns why that
+    cannot be, as a clause, else ""."""
+    try:
+        return await _ask({"do": "mark", "url": url, "mark": mark}, environment, time_limit=TIME_LIMIT_SECONDS)
     except ServiceUnavailable as error:
         return str(error)
 

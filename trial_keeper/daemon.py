@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import proctor
@@ -112,7 +113,7 @@ class Keeper(SessionHandler):
         self._answers = FileAnswers(
             str(directory),
             self._job_places,
-            lambda asked: requests.probe_storage(asked.folder, absolute_launch(asked.launch, str(directory))),
+            lambda asked: requests.probe_storage(replace(asked, launch=absolute_launch(asked.launch, str(directory)))),
         )
         self._session = ManagerSession(
             node_id=settings.node_id,

@@ -298,11 +298,15 @@ class ProbeStorage:
     which may be a URL: their interpreter is asked then, in their environment.
 
     launch: of one of its jobs.
+    mark: the name of a file in the folder; the answer says whether that is there.
+    makes_mark: make it. Never under a URL.
     """
 
     request: str
     folder: str
     launch: Launch
+    mark: str = ""
+    makes_mark: bool = False
 
 
 @dataclass(frozen=True)
@@ -452,7 +456,8 @@ class FileAnswer:
     """The answer to a `FileRequest`; the bytes that were read follow it. `error` is a sentence, empty if all went well;
     `missing`: what was asked for is not there; `passing`: the machine has no descriptors left, ask again; `more`: there
     are files after these, ask again; `damage`: why no trial must continue from a checkpoint or can store one, as a
-    clause, empty if nothing is wrong."""
+    clause, empty if nothing is wrong; `has_mark`: whether the mark of a `ProbeStorage` is there, None where the keeper
+    cannot tell, and from an older one."""
 
     session: str
     request: str
@@ -462,6 +467,7 @@ class FileAnswer:
     more: bool = False
     damage: str = ""
     passing: bool = False
+    has_mark: bool | None = None
 
 
 @dataclass(frozen=True)

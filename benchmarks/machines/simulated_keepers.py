@@ -55,7 +55,7 @@ class SimulatedKeeper(SessionHandler):
             pointer=str(home / "run" / "socket"),
             secret_file=secret_file,
             outbox=self._outbox,
-            answers=FileAnswers(str(self._folder), lambda: ReadablePaths((), ()), lambda _: ""),
+            answers=FileAnswers(str(self._folder), lambda: ReadablePaths((), ()), lambda _: ("", None)),
         )
 
     async def run(self) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 OWNER_FILE = ".proctor-owner.json"
+SHARED_PREFIX = ".proctor-shared-"
+"""How the name of the file begins by which machines see that they share a place."""
 _OURS = ".proctor-"
 """How the names of files begin that say nothing about who uses a place: a probe may have left one."""
 
@@ -108,6 +110,9 @@ def release(place: CheckpointPlace, owner: Owner) -> None:
     """Leave a place to whoever claims it next; its checkpoints stay. Does nothing where it has another owner."""
     data = place.read(OWNER_FILE)
     if data is not None and Owner.decode(data) == owner:
+        for name in place.names():
+            if name.startswith(SHARED_PREFIX):
+                place.remove(name)
         place.remove(OWNER_FILE)
         if not place.names():
             place.remove_itself()

@@ -174,8 +174,9 @@ def delete_stored(url: str) -> None:
             return
 
 
-def probe(url: str) -> None:
+def probe(url: str, *, mark: str = "") -> bool:
     """Write a small object, have another process read it, and delete it: what a job has stored, a later one must find.
+    Return whether the object that is called `mark` is there, too.
 
     :raises StorageError: what keeps checkpoints from being stored under the URL.
     """
@@ -190,6 +191,21 @@ def probe(url: str) -> None:
                 raise OSError(f"{NOT_SHARED} ({problem}); {_ADVICE}")
         finally:
             system.rm_file(f"{root}/{name}")
+        return bool(mark) and bool(system.exists(f"{root}/{mark}"))
+
+
+def put_mark(url: str, mark: str) -> None:
+    """Have an empty object under a URL, by which other machines see that they reach the same place.
+
+    :raises StorageError: it cannot be written.
+    """
+    with explaining(f"{url} cannot be used"):
+        system, root = open_url(url)
+        if system.exists(f"{root}/{mark}"):
+            return
+        if has_folders(root):
+            system.makedirs(root, exist_ok=True)
+        system.pipe_file(f"{root}/{mark}", b"")
 
 
 def _read_in_another_process(url: str) -> str:
@@ -260,7 +276,9 @@ def _answer(request: "dict[str, Any]") -> str:
             system, path = open_url(url)
             return bytes(system.cat_file(path)).decode(errors="replace")
     elif request["do"] == "probe":
-        probe(url)
+        return "marked" if probe(url, mark=request.get("mark", "")) else ""
+    elif request["do"] == "mark":
+        put_mark(url, request["mark"])
     else:
         raise StorageError(f"unknown request {request['do']!r}")
     return ""

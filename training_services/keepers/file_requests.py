@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from proctor.training_services.errors import KeeperOutdated, ServiceUnavailable, TrainingServiceError, UnknownContent
 from proctor.trial_keeper.protocol import (
@@ -32,7 +33,7 @@ from proctor.trial_keeper.protocol import (
     to_json,
 )
 
-__all__ = ["MOST_BYTES", "CommandQueue", "FileRequests", "KeeperFiles"]
+__all__ = ["MOST_BYTES", "CommandQueue", "FileRequests", "KeeperFiles", "StorageAnswer"]
 
 MOST_BYTES = 4 * 1024 * 1024
 """How much one answer holds, of a keeper and to one."""
@@ -41,6 +42,15 @@ LONG_SECONDS = 6 * 3600.0
 _AT_ONCE = 8
 
 _Answer = tuple[FileAnswer, bytes]
+
+
+class StorageAnswer(NamedTuple):
+    """What a node says of a storage for checkpoints."""
+
+    problem: str = ""
+    """What keeps trials from storing there, as a clause; "" if nothing does, or if that is not known."""
+    has_mark: bool | None = None
+    """Whether the file that was asked for is there; None if that is not known."""
 
 
 class CommandQueue:
@@ -162,13 +172,16 @@ class FileRequests:
         answer, _ = await self._ask(VerifyCheckpoint(_new_request(), folder, manifest), timeout_seconds)
         return answer.damage
 
-    async def probe_storage(self, storage: str, launch: Launch, *, timeout_seconds: float) -> str:
-        """What keeps the trials of an experiment from storing checkpoints, as a clause; "" if nothing does, or if the
-        keeper is of an earlier version and cannot tell."""
+    async def probe_storage(
+        self, storage: str, launch: Launch, *, mark: str, makes_mark: bool, timeout_seconds: float
+    ) -> StorageAnswer:
+        """What keeps the trials of an experiment from storing checkpoints; a keeper of an earlier version cannot tell,
+        or not all of it."""
         if ProbeStorage.__name__ not in self._registration.commands:
-            return ""
-        answer, _ = await self._ask(ProbeStorage(_new_request(), storage, launch), timeout_seconds)
-        return answer.damage
+            return StorageAnswer()
+        request = ProbeStorage(_new_request(), storage, launch, mark=mark, makes_mark=makes_mark)
+        answer, _ = await self._ask(request, timeout_seconds)
+        return StorageAnswer(answer.damage, answer.has_mark)
 
     async def remove_folder(self, folder: str, *, timeout_seconds: float) -> None:
         """Remove a folder with all that is in it; one that is not there is removed already."""
@@ -315,14 +328,24 @@ class KeeperFiles(ABC):
         return await self._requests(keeper_id).verify_checkpoint(folder, manifest, timeout_seconds=timeout_seconds)
 
     async def probe_storage(
-        self, keeper_id: str, storage: str, launch: Launch, *, timeout_seconds: float = 120.0
-    ) -> str:
-        """What keeps the trials of an experiment on a node from storing checkpoints in a folder or under a URL, as a
-        clause; "" if nothing does.
+        self,
+        keeper_id: str,
+        storage: str,
+        launch: Launch,
+        *,
+        mark: str = "",
+        makes_mark: bool = False,
+        timeout_seconds: float = 120.0,
+    ) -> StorageAnswer:
+        """What keeps the trials of an experiment on a node from storing checkpoints in a folder or under a URL.
 
         :param launch: of one of its jobs there.
+        :param mark: the name of a file to look for in it.
+        :param makes_mark: have the keeper make that file, in a folder.
         """
-        return await self._requests(keeper_id).probe_storage(storage, launch, timeout_seconds=timeout_seconds)
+        return await self._requests(keeper_id).probe_storage(
+            storage, launch, mark=mark, makes_mark=makes_mark, timeout_seconds=timeout_seconds
+        )
 
     async def remove_folder(self, keeper_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
         """Remove a folder of a node in which no job runs; one that is not there is removed already."""

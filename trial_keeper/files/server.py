@@ -69,10 +69,15 @@ class FileAnswers:
 
     :param directory: the keeper's, absolute.
     :param jobs: called when a request's turn has come.
-    :param probe: says what keeps trials from storing checkpoints, as a clause; blocks.
+    :param probe: says what keeps trials from storing checkpoints, as a clause, and whether the mark is there; blocks.
     """
 
-    def __init__(self, directory: str, jobs: Callable[[], ReadablePaths], probe: Callable[[ProbeStorage], str]) -> None:
+    def __init__(
+        self,
+        directory: str,
+        jobs: Callable[[], ReadablePaths],
+        probe: Callable[[ProbeStorage], tuple[str, bool | None]],
+    ) -> None:
         self._directory = directory
         self._probe = probe
         self._access = FileAccess(directory)
@@ -190,7 +195,8 @@ class FileAnswers:
             )
             return replace(blank, damage=damage), b""
         if isinstance(request, ProbeStorage):
-            return replace(blank, damage=self._probe(request)), b""
+            damage, has_mark = self._probe(request)
+            return replace(blank, damage=damage, has_mark=has_mark), b""
         assert not isinstance(request, FetchArchive)
         folder = self._access.readable(request.folder, jobs.known)
         if isinstance(request, ListFiles):

@@ -48,7 +48,7 @@ from proctor.trial_keeper.jobs.lost_reports import remove_reserve
 from proctor.trial_keeper.jobs.records import JobRecord, RecordFolder, write_milestone
 from proctor.trial_keeper.linux.files import allocate_file, allocate_replacement, remove_replacement
 from proctor.trial_keeper.linux.identity import describe_stop, open_pidfd, start_time
-from proctor.trial_keeper.protocol import EndReason, Exit, JsonObject, Launch
+from proctor.trial_keeper.protocol import EndReason, Exit, JsonObject, Launch, ProbeStorage
 from proctor.trial_keeper.settings import PACKAGE_ROOT, SPAWNER_CODE
 
 log = logging.getLogger(__name__)
@@ -289,38 +289,48 @@ class RequestBuilder:
             "process_file": self._folder.process_file(launch.job_id),
         }
 
-    def probe_storage(self, storage: str, launch: Launch) -> str:
-        """What keeps the trials of an experiment from storing checkpoints, as a clause; "" if nothing does, or if that
-        is not known: where it is a URL, the interpreter is asked with which the trial's command begins. Blocks."""
+    def probe_storage(self, asked: ProbeStorage) -> tuple[str, bool | None]:
+        """What keeps the trials of an experiment from storing checkpoints, as a clause, and whether the mark is there;
+        "" if nothing does, or if that is not known, and None where the mark was not looked for: where it is a URL, the
+        interpreter is asked with which the trial's command begins. Blocks."""
+        storage, launch = asked.folder, asked.launch
         try:
             if not is_url(storage):
                 if not os.path.isdir(os.path.dirname(storage)):  # never made: it would hide that nothing is mounted
-                    return f"there is no folder {os.path.dirname(storage)}; mount what the nodes share, or create it"
+                    parent = os.path.dirname(storage)
+                    return f"there is no folder {parent}; mount what the nodes share, or create it", None
                 os.makedirs(storage, exist_ok=True)
                 with tempfile.TemporaryFile(dir=storage, prefix=UNFINISHED_PREFIX):
-                    return ""
+                    return "", _has_mark(f"{storage}/{asked.mark}", makes=asked.makes_mark) if asked.mark else None
             environment = build_environment(launch, self._captured.read(launch.environment_file), self._bundle)
             word = launch.command.split(maxsplit=1)[0]
             interpreter = shutil.which(word, path=environment.get("PATH"))
             if interpreter is None or not _INTERPRETER.fullmatch(os.path.basename(word)):
-                return ""
-            asked = subprocess.run(
+                return "", None
+            done = subprocess.run(
                 [interpreter, "-m", _STORAGE_MODULE],
-                input=json.dumps({"do": "probe", "url": storage}).encode(),
+                input=json.dumps({"do": "probe", "url": storage, "mark": asked.mark}).encode(),
                 cwd=launch.code_directory,
                 env=environment,
                 capture_output=True,
                 timeout=_PROBE_SECONDS,
             )
         except (OSError, ValueError) as error:
-            return f"{storage} cannot be used: {error}"
+            return f"{storage} cannot be used: {error}", None
         except subprocess.TimeoutExpired:
-            return f"{storage} has not answered for {_PROBE_SECONDS:.0f} s"
+            return f"{storage} has not answered for {_PROBE_SECONDS:.0f} s", None
         try:
-            return str(json.loads(asked.stdout).get("error", ""))
-        except (ValueError, AttributeError):
-            said = shorten(asked.stderr.decode(errors="replace"), _MOST_SAID)
-            return f"{word} cannot use {storage}: {said or f'exit code {asked.returncode}'}"
+            answer = json.loads(done.stdout)
+            return (str(answer["error"]), None) if "error" in answer else ("", bool(answer["answer"]))
+        except (ValueError, TypeError, KeyError):
+            said = shorten(done.stderr.decode(errors="replace"), _MOST_SAID)
+            return f"{word} cannot use {storage}: {said or f'exit code {done.returncode}'}", None
+
+
+def _has_mark(path: str, *, makes: bool) -> bool:
+    if makes:
+        Path(path).touch(0o644)
+    return os.path.exists(path)
 
 
 class Spawner:

@@ -108,6 +108,24 @@ def test_trials_of_a_lost_machine_continue_from_a_copy_or_a_shared_folder_or_sta
     assert list(shared.iterdir()) == []
 
 
+def test_a_machine_that_has_the_folder_of_checkpoints_for_itself_gets_no_trials(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    experiment, trial, machine = begin(scene, checkpointStorage="/run/machine/records", maxTrialNumber=2)
+    scene.manager.client.update_experiment(experiment, {"trial_concurrency": 2})
+    (other,) = (each for each in scene.machines if each is not machine)
+    place = f"/run/machine/records/{experiment}"
+    expected = f"waiting: trials on node {scene.node(other)['id']} cannot store checkpoints: {place} is not the folder"
+
+    def look() -> bool:
+        return any(row["reason"].startswith(expected) for row in scene.manager.trials(experiment))
+
+    scene.manager.poll_for(look, expected)
+    assert not any((other.records / experiment).rglob("stdout"))
+    assert (machine.records / experiment / trial["id"]).is_dir()
+    scene.manager.client.stop_experiment(experiment)
+    scene.manager.until_status(experiment, "STOPPED")
+
+
 def noted(copy: Path) -> bool:
     """Whether a checkpoint is known to be whole on the manager's machine."""
     note = copy.parents[2].with_name("1.collected.json")

@@ -265,7 +265,11 @@ async def test_a_folder_for_checkpoints_is_tried(node: Node) -> None:
     assert not shared.parent.exists()
     shared.parent.mkdir()
     answer, _ = await node.manager.ask(ProbeStorage("good", str(shared), launch))
-    assert (answer.error, answer.damage, list(shared.iterdir())) == ("", "", [])
+    assert (answer.error, answer.damage, answer.has_mark, list(shared.iterdir())) == ("", "", None, [])
+    for makes_mark, has_mark in ((False, False), (True, True), (False, True)):
+        asked = ProbeStorage(f"{makes_mark}, {has_mark}", str(shared), launch, mark="mark", makes_mark=makes_mark)
+        answer, _ = await node.manager.ask(asked)
+        assert (answer.error, answer.damage, answer.has_mark) == ("", "", has_mark)
     place = f"{node.directory}/mounted/e1/file"
     Path(place).touch()
     answer, _ = await node.manager.ask(ProbeStorage("bad", place, launch))
@@ -287,7 +291,16 @@ async def test_a_url_for_checkpoints_is_tried_by_the_interpreter_of_the_command(
     answer, _ = await node.manager.ask(
         ProbeStorage("url", "nosuch://b/c", node.launch("T.1", command, code_directory="."))
     )
-    assert (answer.error, answer.damage) == ("", expected)
+    assert (answer.error, answer.damage, answer.has_mark) == ("", expected, None)
+
+
+async def test_a_mark_under_a_url_is_looked_for_by_the_interpreter_of_the_command(node: Node) -> None:
+    url = f"file://{node.directory}/stored"
+    launch = node.launch("T.1", f"{sys.executable} train.py", code_directory=".")
+    for has_mark in (False, True):
+        answer, _ = await node.manager.ask(ProbeStorage(f"{has_mark}", url, launch, mark="mark"))
+        assert (answer.error, answer.damage, answer.has_mark) == ("", "", has_mark)
+        (node.directory / "stored" / "mark").touch()
 
 
 async def test_a_checkpoint_is_verified_wherever_it_lies(node: Node) -> None:

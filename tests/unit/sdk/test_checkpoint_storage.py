@@ -18,7 +18,15 @@ from proctor.sdk import errors
 from proctor.sdk.checkpoints import saving, storage
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest, verify_checkpoint
 from proctor.sdk.checkpoints.saving import fetch_checkpoint, list_checkpoints, locked_folder, save_checkpoint
-from proctor.sdk.checkpoints.storage import StorageError, delete_stored, download, probe, upload, verify_stored
+from proctor.sdk.checkpoints.storage import (
+    StorageError,
+    delete_stored,
+    download,
+    probe,
+    put_mark,
+    upload,
+    verify_stored,
+)
 from proctor.sdk.errors import CheckpointError, DamagedCheckpointError
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, journal_name
 from proctor.sdk.trial import get_checkpoint
@@ -254,8 +262,13 @@ def test_deleting_begins_with_the_manifest_and_may_be_repeated(
 
 def test_a_probe_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "storage").mkdir()
-    probe(f"file://{tmp_path}/storage")
+    url = f"file://{tmp_path}/storage"
+    assert not probe(url, mark="mark")
     assert list((tmp_path / "storage").iterdir()) == []
+    for _ in range(2):
+        put_mark(url, "mark")
+    assert probe(url, mark="mark")
+    assert [path.name for path in (tmp_path / "storage").iterdir()] == ["mark"]
     with pytest.raises(StorageError, match=r"cannot be used: .*nosuch"):
         probe("nosuch://bucket/folder")
 

@@ -9,6 +9,7 @@ import pytest
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE
 from proctor.sdk.checkpoints.ownership import (
     OWNER_FILE,
+    SHARED_PREFIX,
     CheckpointPlace,
     FolderPlace,
     Owner,
@@ -91,6 +92,7 @@ def test_a_creation_that_was_cut_off_leaves_its_place_to_the_next_one(place: Che
 def test_what_was_released_stays_and_can_be_adopted(place: CheckpointPlace, folder: Path) -> None:
     claim(place, EARLIER)
     fill(folder)
+    (folder / f"{SHARED_PREFIX}1234").touch()
     release(place, EARLIER)
     assert files(folder) == {"t1/1/1/model.pt", "notes"}
     assert claim(place, OWNER) != ""
