@@ -126,6 +126,7 @@ class CheckpointOffer:
     sequence: int  # the number of points that the trial's curve had when it was saved
     node_id: str | None = None  # where that job ran
     manifest: str | None = None  # the SHA-256 of its manifest; None: an earlier version has saved it, without one
+    damage: str = ""  # what is known to be wrong with it, as a clause; "" where it must be looked at
 
     def name(self, trial_id: str) -> str:
         """What it is called for a job of this trial: "checkpoint 3 of job 2"."""
@@ -154,7 +155,8 @@ def describe_start(
 ) -> JobStart:
     """The start of a trial's job, with the reason put together.
 
-    :param passed_over: the checkpoints that could not be used, each with the reason as a clause.
+    :param passed_over: the checkpoints that could not be used, each with the reason as a clause; first those of the
+        form (`TrialJobForm.passed_over`).
     :param place: how the checkpoint is read, to follow its name: ", which is on this node".
     """
     clauses = []
@@ -204,6 +206,8 @@ class TrialJobForm:
     checkpoints: tuple[CheckpointOffer, ...] = ()
     """What the job may continue from, in this order. A service that is `SupportsCheckpoints` takes the first that is
     whole; to any other it is one checkpoint, which the engine has verified on the manager's machine."""
+    damaged: tuple[CheckpointOffer, ...] = ()
+    """What is not offered again because an earlier job has found it damaged."""
     placement: NodePlacement | None = None  # set by the manager for services that are `SupportsNodes`
     lease_seconds: float | None = None
     tags: tuple[str, ...] = ()
@@ -215,6 +219,11 @@ class TrialJobForm:
     def must_continue(self) -> bool:
         """Whether the job must not begin at the start: its trial is to continue from another trial's checkpoint."""
         return must_continue(self.trial_id, self.checkpoints)
+
+    @property
+    def passed_over(self) -> list[tuple[CheckpointOffer, str]]:
+        """What `describe_start` names and counts before what the service passes over."""
+        return [(offer, offer.damage) for offer in self.damaged]
 
     @property
     def resume_checkpoint(self) -> str | None:

@@ -239,7 +239,7 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
     async def prepare(self, form: TrialJobForm) -> JobStart | None:
         """Have there what a job needs, however long its keeper is disconnected. Returns where the job begins, if its
         form offers checkpoints. Raises SubmissionRefused, PreparationFailed."""
-        passed_over: list[tuple[CheckpointOffer, str]] = []
+        passed_over = form.passed_over
         for offer in form.checkpoints:
             damage = await self.verify(form, offer)
             if not damage:

@@ -113,7 +113,7 @@ class JobStaging:
     async def _find_checkpoint(self, form: TrialJobForm) -> ResumePoint:
         """Find the checkpoint from which the job continues, the first intact one, and send it. Raises
         ServiceUnavailable and OSError: try again."""
-        passed_over: list[tuple[CheckpointOffer, str]] = []
+        passed_over = form.passed_over
         for offer in form.checkpoints:
             if is_url(offer.path) or self._paths.on_machine(offer.path) is None:
                 problem = await self._service.verify(form, offer)

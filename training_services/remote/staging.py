@@ -107,7 +107,7 @@ class CheckpointLocator:
 
         Raises ServiceUnavailable, RemoteError and OSError: try again.
         """
-        passed_over: list[tuple[CheckpointOffer, str]] = []
+        passed_over = form.passed_over
         for offer in form.checkpoints:
             name = offer.name(form.trial_id)
             place = await self._bring(offer, name, form, node_id, notify)

@@ -102,6 +102,7 @@ class JobFormBuilder:
             environment[ENV_JUDGED_RANK] = str(experiment.report_from)
             configured = self._config.verdict_timeout_seconds
             environment[ENV_VERDICT_SECONDS] = f"{_VERDICT_SECONDS if configured is None else configured:g}"
+        offers = _offers(job)
         return TrialJobForm(
             job_id=job.id,
             token=job.token,
@@ -118,7 +119,8 @@ class JobFormBuilder:
             environment=environment,
             gpu_number=self._config.trial_gpu_number,
             max_duration_seconds=None if limit is None else max(limit - run_before, 0.0),
-            checkpoints=_offers(job),
+            checkpoints=tuple(offer for offer in offers if not offer.damage),
+            damaged=tuple(offer for offer in offers if offer.damage),
             placement=placement_from(job.placement),
             lease_seconds=self._config.lease_seconds,
             milestone=milestone,
@@ -126,7 +128,8 @@ class JobFormBuilder:
 
 
 def _offers(job: TrialJobRow) -> tuple[CheckpointOffer, ...]:
-    """What a job may continue from. Rows of earlier versions name one checkpoint."""
+    """What a job may continue from, and what it could if it were not damaged. Rows of earlier versions name one
+    checkpoint."""
     if job.checkpoints is None and job.resumed_from_job is not None and job.resume_checkpoint is not None:
         path, sequence = job.resume_checkpoint, job.resumed_from_step or 0
         return (CheckpointOffer(job.resumed_from_job, path, sequence, job.resume_node_id),)

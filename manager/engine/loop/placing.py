@@ -188,6 +188,7 @@ class Beginning:
     is assumed to take."""
 
     offers: Sequence[CheckpointOffer]
+    """With those that are known to be damaged, where the service says where the job begins."""
     start: JobStart
     problem: str = ""
     """Why the trial cannot run: it is to continue from another trial's checkpoint, and none is whole."""
@@ -206,11 +207,12 @@ async def find_start(
     if not found:
         reason = "from the start: the trial has registered no checkpoint" if trial.jobs > 0 else ""
         return Beginning((), JobStart(None, reason))
-    damaged = await context.control.read(lambda c: jobs.damaged_checkpoints(c, trial.id))
-    offers = [offer for offer in found if offer.path not in damaged]
+    known = await context.control.read(lambda c: jobs.damaged_checkpoints(c, trial.id))
+    offers = [offer for offer in found if offer.path not in known]
+    damaged = [replace(offer, damage="it was damaged when it was downloaded") for offer in found if offer.path in known]
+    passed_over = [(offer, offer.damage) for offer in damaged]
     if offers and isinstance(context.service, SupportsCheckpoints):
-        return Beginning(offers, describe_start(trial.id, offers[0], ()))
-    passed_over = [(offer, "it was damaged when it was downloaded") for offer in found if offer.path in damaged]
+        return Beginning([*offers, *damaged], describe_start(trial.id, offers[0], passed_over))
     for offer in offers:
         damage = await (_verify_stored(context, offer) if is_url(offer.path) else _verify_here(offer))
         if not damage:

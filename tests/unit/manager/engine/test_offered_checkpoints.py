@@ -223,17 +223,49 @@ async def test_a_checkpoint_that_is_damaged_where_it_is_downloaded_costs_no_retr
         if form.number < 4:
             yield found_damaged(form, form.resume_checkpoint)
             yield ScriptedExit(1.0, EndReason.EXITED_ERROR, 1)
+        yield Wait(0.0, "", describe_start(form.trial_id, form.checkpoints[0], form.passed_over))
         yield Final(1.0, 1.0)
 
     await scene.run(script, maxInfrastructureRetries=1)
     jobs = await scene.jobs()
     damaged = EndReason.CHECKPOINT_DAMAGED
+    passed_over = " was passed over: it was damaged when it was downloaded"
+    reasons = [f"from checkpoint 3 of job 1; checkpoint 4{passed_over}"]
+    reasons += [f"from checkpoint 2 of job 1; checkpoint 4{passed_over}; checkpoint 3{passed_over}"]
+    assert [job.start_reason for job in jobs[2:]] == reasons
     assert [job.end_reason for job in jobs] == [EndReason.NODE_LOST, damaged, damaged, EndReason.EXITED_OK]
     assert jobs[1].detail == f"{jobs[1].resume_checkpoint}, from which it was to continue, is damaged"
     row = await scene.trial()
     assert (row.failures, row.infrastructure_failures) == (0, 1)
     assert [scene.offers(form) for form in (1, 2, 3)] == [["4", "3", "2", "1"], ["3", "2", "1"], ["2", "1"]]
     assert "trial 0: model is damaged" in await scene.notices()
+
+
+@played(play, kind=Offered)
+async def test_those_that_were_damaged_before_are_counted_among_those_that_are_not_whole(
+    scene: Offered, manager: Manager, /
+) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.number == 1:
+            yield from first_job(form)
+            yield LOST
+        if form.number == 2:
+            yield found_damaged(form, form.resume_checkpoint)
+            yield ScriptedExit(1.0, EndReason.EXITED_ERROR, 1)
+        torn = [(offer, "model is missing") for offer in form.checkpoints]
+        yield Wait(0.0, "", describe_start(form.trial_id, None, [*form.passed_over, *torn]))
+        yield Wait(3600.0, "waiting: the machine is away")
+
+    await scene.create(script, seconds=60.0)
+    await scene.end()
+    scene.platforms.clear()  # the job has not arrived
+    await scene.start()
+    await asyncio.sleep(60.0)
+    *_, job = await scene.jobs()
+    assert job.start_reason is not None
+    assert job.start_reason.startswith("from the start: none of 4 checkpoints is whole; checkpoint 4 of job 1 was")
+    assert job.start_reason.endswith("; 1 more was passed over")
+    assert [len(form.passed_over) for form in scene.forms if form.number == 3] == [1, 1]
 
 
 @played(play, kind=Offered)
