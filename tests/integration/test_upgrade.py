@@ -58,7 +58,12 @@ if step == {STEPS}:
     proctor.report_final_result(proctor.get_next_parameter()["x"] * step)
 """
 """Continues from its checkpoint. With a path it waits after a step until that exists, or until it is asked to stop."""
-ASHA = {"grace_period": 1, "max_t": STEPS, "reduction_factor": 2, "type": "promotion"}
+SCHEDULERS: dict[str, Row] = {
+    "ASHA": {"grace_period": 1, "max_t": STEPS, "reduction_factor": 2, "type": "promotion"},
+    "HyperBand": {"max_t": STEPS, "reduction_factor": 2},
+    "PBT": {"time_attr": "training_iteration", "perturbation_interval": 2, "population_size": 4, "synch": True},
+}
+"""Under all of them trials pause and continue; PBT also has some continue from another one's checkpoint."""
 
 releases = pytest.mark.parametrize("release", recorded_releases(), ids=lambda release: release.name)
 
@@ -236,16 +241,20 @@ def continue_from_checkpoints(manager: RealManager, service: Row, *, go: Path, p
 
 
 def pause_at_milestones(manager: RealManager, service: Row, **options: Any) -> None:
-    """Trials that their scheduler pauses, and resumes from their checkpoints."""
-    scheduler = {"name": "ASHA", "classArgs": ASHA}
-    experiment = manager.create(
-        TRIAL, maxTrialNumber=4, trialConcurrency=2, trialScheduler=scheduler, trainingService=service, **options
-    )
-    manager.until_status(experiment, "DONE")
-    jobs = [list(manager.client.jobs(row["id"])) for row in manager.trials(experiment)]
-    resumed = [(before["id"], job["resumed_from_job"]) for row in jobs for before, job in pairwise(row)]
-    assert resumed
-    assert all(before == origin for before, origin in resumed), resumed
+    """Trials that their scheduler pauses, and has continue from their checkpoints, or from those of others."""
+    options = {"maxTrialNumber": 4, "trialConcurrency": 2, "trainingService": service, **options}
+    experiments = {
+        name: manager.create(TRIAL, trialScheduler={"name": name, "classArgs": arguments}, **options)
+        for name, arguments in SCHEDULERS.items()
+    }
+    for name, experiment in experiments.items():
+        manager.until_status(experiment, "DONE")
+        jobs = [list(manager.client.jobs(row["id"])) for row in manager.trials(experiment)]
+        continued = [(before["id"], job["resumed_from_job"]) for row in jobs for before, job in pairwise(row)]
+        assert continued, name
+        assert all(origin for _, origin in continued), (name, continued)
+        cloned = [origin for before, origin in continued if before != origin]
+        assert bool(cloned) == (name == "PBT"), (name, continued)
 
 
 def check_results_are_kept(upgrade: Upgrade) -> None:
