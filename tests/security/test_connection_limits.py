@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from urllib.parse import urlsplit
@@ -20,6 +21,10 @@ from proctor.manager.process import server
 from proctor.manager.process.server import MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_HEAD_LINES
 
 pytestmark = pytest.mark.slow
+
+STRANGERS = 250
+MOST_BEFORE_THE_OWNER = 3
+"""Requests of clients that send ahead which are answered between the owner's and its answer."""
 
 
 @pytest.fixture(scope="module")
@@ -520,6 +525,47 @@ def test_a_request_that_was_sent_ahead_and_takes_long_does_not_hold_up_those_of_
 
     is_long, other_is_answered = asyncio.Event(), asyncio.Event()
     asyncio.run(ask())
+
+
+def test_beside_many_clients_that_send_ahead_the_owner_waits_for_few_answers_and_little_is_kept(
+    no_pauses: None,
+) -> None:
+    ahead = request_ahead("ahead")
+    received, answered, waits = Counter[object](), Counter[object](), list[int]()
+    kept, queued = 0, 0
+
+    class Watched(server.BoundedHttpProtocol):
+        def data_received(self, data: bytes) -> None:
+            nonlocal kept, queued
+            super().data_received(data)
+            received[self.client] += len(data)
+            kept = max(kept, received[self.client] - len(ahead) * answered[self.client])
+            queued = max(queued, len(self.pipeline))
+
+    async def count(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/owner":
+            waits[-1] = answered.total() - waits[-1]
+        else:
+            answered[scope["client"]] += 1
+        await echo(scope, receive, send)
+
+    async def ask() -> None:
+        async with served(count, Watched) as address, AsyncExitStack() as stack:
+            for _ in range(STRANGERS):
+                _, writer = await open_client(stack, address)
+                writer.write(ahead * (2 * server.READ_BYTES // len(ahead)))
+            await eventually(lambda: len(received) == STRANGERS)
+            reader, owner = await open_client(stack, address)
+            for _ in range(50):
+                waits.append(answered.total())
+                owner.write(request_ahead("owner"))
+                await reader.readuntil(b">")
+
+    asyncio.run(ask())
+    assert sorted(waits)[-1] <= MOST_BEFORE_THE_OWNER
+    assert answered.total() >= len(waits)
+    assert queued == 0
+    assert 0 < kept <= server.READ_BYTES + len(ahead)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100_000])
