@@ -269,7 +269,8 @@ class Job(Resource):
     cpu_seconds: float | None = Field(default=None, examples=[41.7])
     """Processor time of all its processes; null while it runs, and where it is not known."""
     run_seconds: float | None = Field(default=None, examples=[61.5])
-    """How long it ran, by a clock that nothing sets; null while it runs, and where only its times tell."""
+    """How long it has run, by a clock that nothing sets; null before it begins, and where it has ended and only its
+    times tell."""
     verdict_seconds: float = Field(default=0.0, examples=[0.4])
     """For how many of them it waited for verdicts of its trial scheduler; these count neither for `maxTrialDuration`
     nor for `time_total_s`."""

@@ -221,8 +221,11 @@ def shown_number(value: float | None, data: Any) -> Any:
     return word if isinstance(word, str) and word in JSON_WORDS else None
 
 
-def job_resource(row: TrialJobRow) -> models.Job:
-    """A job, without its token."""
+def job_resource(row: TrialJobRow, *, now: float) -> models.Job:
+    """A job, without its token.
+
+    :param now: `Clock.steady`.
+    """
     gpus = (row.placement or {}).get("gpus")
     return models.Job(
         id=row.id,
@@ -244,7 +247,7 @@ def job_resource(row: TrialJobRow) -> models.Job:
         gpus=None if gpus is None else [models.GpuShare(uuid=gpu["uuid"], slot=gpu["slot"]) for gpu in gpus],
         counted_gpus=row.counted_gpus,
         cpu_seconds=row.cpu_seconds,
-        run_seconds=row.run_seconds,
+        run_seconds=row.run_seconds if row.status.is_terminal else row.seconds_until(now),
         verdict_seconds=row.verdict_seconds,
         pid=row.pid,
         exit_code=row.exit_code,

@@ -85,10 +85,9 @@ def now() -> datetime:
 
 
 def elapsed(row: TableRow) -> float | None:
-    """How many seconds a trial or a job has run, for one that runs since its start; None for what has not begun."""
+    """How many seconds a trial or a job has run, by the manager's word where it knows; None for what has not begun."""
     known: float | None = row.get("run_seconds")
-    is_running = row.get("status") == TrialStatus.RUNNING  # it counts up, as on the page
-    return since_start(row) if known is None or is_running or row.get("started_at") is None else known
+    return since_start(row) if known is None or row.get("started_at") is None else known
 
 
 def since_start(row: TableRow) -> float | None:

@@ -22,7 +22,7 @@ RUNNING = (
     Column("TRIAL", lambda row: row["id"]),
     Column("LATEST", lambda row: columns.number(row["latest_value"]), right=True),
     Column("REPORTS", lambda row: str(row["intermediate_count"]), right=True, left_out=3),
-    Column("TIME", lambda row: columns.duration(columns.since_start(row)), right=True, left_out=1),
+    Column("TIME", lambda row: columns.duration(columns.elapsed(row)), right=True, left_out=1),
     Column("NODE", lambda row: row["node_id"] or "-", left_out=2),
     Column("PARAMETERS", columns.parameters, gives_way=True),
 )
@@ -70,7 +70,7 @@ def experiment_screen(watched: "WatchedExperiment | None") -> RenderableType:
         parameters = clean(columns.parameters(best))
         parts.append(Text.assemble("best ", (clean(columns.best(experiment)), "bold green"), f"  {parameters}"))
     if watched.running:
-        parts += [Text(), Listing(watched.running, RUNNING)]
+        parts += [Text(), Listing(watched.running_now, RUNNING)]
     if experiment.get("failure"):
         parts.append(Text(clean(experiment["failure"]), style="bold red"))
     if watched.why:

@@ -42,6 +42,15 @@ class WatchedExperiment:
         return float(self.experiment["active_seconds"]) + since
 
     @property
+    def running_now(self) -> list[dict[str, Any]]:
+        """The running trials, with how long they have run by now."""
+        since = time.monotonic() - self.seen_at
+        return [
+            row if row.get("run_seconds") is None else {**row, "run_seconds": row["run_seconds"] + since}
+            for row in self.running
+        ]
+
+    @property
     def line(self) -> str:
         """The progress in one line."""
         experiment = self.experiment

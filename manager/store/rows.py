@@ -257,6 +257,14 @@ class TrialJobRow(Row):
             return 0.0
         return max(self.ended_at - self.started_at, 0.0) if self.run_seconds is None else self.run_seconds
 
+    def seconds_until(self, now: float) -> float | None:
+        """How long a job has run that runs; None before it begins.
+
+        :param now: `Clock.steady`.
+        """
+        began = self.started_at if self.runs_since is None else self.runs_since
+        return None if began is None else max(now - began, 0.0)
+
     @property
     def gpu_seconds(self) -> float:
         """GPU-seconds of a job that has ended."""

@@ -14,7 +14,7 @@ import {
 import { copyText, copyTextOfAll } from "../src/state/copies";
 import { changedLimits, parseDuration } from "../src/state/limits";
 import { flatParameters } from "../src/state/parameters";
-import { elapsedSeconds, endedTrials, timeLeft } from "../src/state/progress";
+import { elapsedSeconds, endedTrials, ranSeconds, timeLeft } from "../src/state/progress";
 import { experiment, trial } from "./samples";
 
 describe("numbers", () => {
@@ -76,6 +76,24 @@ test("a nested choice becomes a column for its name and one for each of its para
     ["sizes", [1, 2]],
   ]);
   expect(flatParameters(7)).toEqual([["value", 7]]);
+});
+
+describe("how long a trial or a job has run", () => {
+  const times = { started_at: "2026-01-01T10:00:00Z", ended_at: null };
+  const run = { ...times, status: "RUNNING" as const, run_seconds: 5 };
+
+  test("is what the manager says, and what has passed since it said so, however its clock was set", () => {
+    expect(ranSeconds(run, 1000, 1007)).toBe(12);
+    expect(ranSeconds({ ...run, status: "PAUSED" }, 1000, 1007)).toBe(5);
+    expect(ranSeconds({ ...run, status: "SUCCEEDED", ended_at: "2026-01-01T11:00:00Z" }, 1000, 1007)).toBe(5);
+  });
+
+  test("is told by its times where the manager does not know it, and by nothing before it begins", () => {
+    const began = Date.parse(times.started_at) / 1000;
+    expect(ranSeconds({ ...run, run_seconds: null }, began, began + 7)).toBe(7);
+    expect(ranSeconds({ ...run, run_seconds: null, ended_at: "2026-01-01T11:00:00Z" }, began, began + 7)).toBe(3600);
+    expect(ranSeconds({ ...run, started_at: null }, began, began + 7)).toBe(null);
+  });
 });
 
 describe("progress", () => {

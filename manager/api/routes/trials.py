@@ -181,7 +181,8 @@ async def list_jobs(context: Context, trial_id: str) -> models.Page[models.Job]:
     """Every attempt to run it, the first one first."""
     await context.manager.trials.get(trial_id)
     rows = await context.manager.control.read(lambda c: jobs.of_trial(c, trial_id))
-    return models.Page(items=[job_resource(row) for row in rows])
+    now = context.manager.clock.steady()
+    return models.Page(items=[job_resource(row, now=now) for row in rows])
 
 
 @routes.get("/trials/{trial_id}/metrics", summary="A trial's reports")

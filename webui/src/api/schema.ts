@@ -2486,7 +2486,8 @@ export interface components {
             cpu_seconds?: number | null;
             /**
              * Run Seconds
-             * @description How long it ran, by a clock that nothing sets; null while it runs, and where only its times tell.
+             * @description How long it has run, by a clock that nothing sets; null before it begins, and where it has ended and only its
+             *     times tell.
              * @example 61.5
              */
             run_seconds?: number | null;

@@ -6,6 +6,7 @@ import { capitalized, formatAgo, formatDuration, formatParameter, formatTime, to
 import { useNow } from "../state/clock";
 import { FORMATS, type Format } from "../state/copies";
 import { flatParameters } from "../state/parameters";
+import { ranSeconds } from "../state/progress";
 
 /** A titled part of a page. `aside`: what stands at the right of the title. */
 export function Panel(props: { title: string; aside?: ReactNode; className?: string; children: ReactNode }) {
@@ -46,29 +47,10 @@ export function Ago({ time }: { time: string | null | undefined }) {
   );
 }
 
-/** A length of time that counts up until `ended`; then it is `ran` seconds, if that is known. */
-export function Elapsed({
-  started,
-  ended,
-  ran,
-}: {
-  started: string | null | undefined;
-  ended: string | null | undefined;
-  ran?: number | null | undefined;
-}) {
-  if (!ended) return <Counting started={started} />;
-  return <>{ran == null ? between(started, ended) : formatDuration(Math.round(ran))}</>;
-}
-
-function Counting({ started }: { started: string | null | undefined }) {
-  const now = useNow();
-  const from = toSeconds(started);
-  return <>{from === null ? "–" : formatDuration(Math.max(0, Math.round(now - from)))}</>;
-}
-
-function between(started: string | null | undefined, ended: string): string {
-  const from = toSeconds(started);
-  return from === null ? "–" : formatDuration(Math.max(0, toSeconds(ended) - from));
+/** How long a trial or a job has run. `readAt`: when it was read, on the manager's clock. */
+export function Elapsed({ run, readAt }: { run: Parameters<typeof ranSeconds>[0]; readAt: number }) {
+  const seconds = ranSeconds(run, readAt, useNow());
+  return <>{seconds === null ? "–" : formatDuration(Math.round(seconds))}</>;
 }
 
 /** Parameters on one line. */

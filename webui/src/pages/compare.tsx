@@ -8,6 +8,7 @@ import { LineSample, SeveralCurves } from "../charts/several";
 import { Elapsed, Empty, Panel, Scroll, Waiting } from "../components/parts";
 import { Status } from "../components/status";
 import { capitalized, countOf, formatHours, formatNumber, formatParameter, formatTime, toSeconds } from "../format";
+import { serverTimeAt } from "../state/clock";
 import { compareParameters, numbersIn, onOneAxis } from "../state/comparison";
 import { isObject } from "../state/parameters";
 import { useUrlState } from "../state/url";
@@ -31,18 +32,18 @@ function Comparison({ experiment }: { experiment: Experiment }) {
   return (
     <div className="stack">
       {missing.length > 0 && <p className="note">There is no trial {missing.join(", ")} in this experiment.</p>}
-      <Side trials={trials} onDrop={drop} />
+      <Side trials={trials} readAt={serverTimeAt(found.dataUpdatedAt)} onDrop={drop} />
       <Curves trials={trials} href={`/experiments/${experiment.id}/curves?trials=${numbers.join(",")}`} />
     </div>
   );
 }
 
 /** What is compared besides parameters. */
-const FACTS: [name: string, show: (trial: Trial) => ReactNode][] = [
+const FACTS: [name: string, show: (trial: Trial, readAt: number) => ReactNode][] = [
   ["final value", (trial) => formatNumber(trial.final_value)],
   ["latest value", (trial) => formatNumber(trial.latest_value)],
   ["points", (trial) => trial.intermediate_count],
-  ["took", (trial) => <Elapsed started={trial.started_at} ended={trial.ended_at} ran={trial.run_seconds} />],
+  ["took", (trial, readAt) => <Elapsed run={trial} readAt={readAt} />],
   ["started", (trial) => formatTime(toSeconds(trial.started_at))],
   ["ended", (trial) => formatTime(toSeconds(trial.ended_at))],
   ["node", (trial) => trial.node_id ?? "–"],
@@ -58,7 +59,13 @@ function metricsOf(trial: Trial): unknown {
   return isObject(trial.final_data) ? trial.final_data : {};
 }
 
-function Side({ trials, onDrop }: { trials: Trial[]; onDrop: (number: number) => void }) {
+interface SideProps {
+  trials: Trial[];
+  readAt: number;
+  onDrop: (number: number) => void;
+}
+
+function Side({ trials, readAt, onDrop }: SideProps) {
   const parameters = useMemo(() => compareParameters(trials.map((trial) => trial.parameters)), [trials]);
   const metrics = useMemo(() => compareParameters(trials.map(metricsOf)), [trials]);
   const differing = parameters.filter((row) => row.differs).length;
@@ -122,7 +129,7 @@ function Side({ trials, onDrop }: { trials: Trial[]; onDrop: (number: number) =>
                 <th scope="row">{name}</th>
                 {trials.map((trial) => (
                   <td key={trial.id} className="number">
-                    {show(trial)}
+                    {show(trial, readAt)}
                   </td>
                 ))}
               </tr>

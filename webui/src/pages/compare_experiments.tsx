@@ -10,7 +10,7 @@ import { SeveralBest } from "../charts/several_best";
 import { Ago, Empty, Panel, Scroll, Waiting } from "../components/parts";
 import { Progress, Status } from "../components/status";
 import { countOf, formatCpuHours, formatDuration, formatHours, formatNumber, toSeconds } from "../format";
-import { useNow } from "../state/clock";
+import { serverTimeAt, useNow } from "../state/clock";
 import {
   type Along,
   bestLine,
@@ -41,7 +41,7 @@ export function CompareExperiments() {
     document.title = "Compare experiments · Proctor";
   }, []);
   const found = experiments.flatMap(({ data, dataUpdatedAt }, place): Compared[] =>
-    data ? [{ experiment: data, readAt: dataUpdatedAt / 1000, points: curves[place]?.data?.items }] : [],
+    data ? [{ experiment: data, readAt: serverTimeAt(dataUpdatedAt), points: curves[place]?.data?.items }] : [],
   );
   const failed = experiments.flatMap(({ error }, place) => (error ? [{ id: ids[place] ?? "", error }] : []));
   const isWaiting = found.length + failed.length < ids.length;

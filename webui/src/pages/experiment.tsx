@@ -12,6 +12,7 @@ import { SpaceButton } from "../components/space";
 import { Status } from "../components/status";
 import { ViewsMenu } from "../components/views";
 import { capitalized } from "../format";
+import { serverTimeAt } from "../state/clock";
 import { isOver } from "../state/progress";
 import { SAVED } from "../state/root";
 
@@ -46,7 +47,7 @@ export function ExperimentPage({
   return (
     <>
       <Head experiment={data} />
-      {children(data, dataUpdatedAt / 1000)}
+      {children(data, serverTimeAt(dataUpdatedAt))}
     </>
   );
 }

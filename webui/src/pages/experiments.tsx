@@ -10,7 +10,7 @@ import { ExperimentMenu } from "../components/experiment_menu";
 import { Ago, Empty, Scroll, Waiting } from "../components/parts";
 import { Progress, Status } from "../components/status";
 import { formatDuration, formatNumber, statusWord } from "../format";
-import { useNow } from "../state/clock";
+import { serverTimeAt, useNow } from "../state/clock";
 import { MOST_COMPARED } from "../state/compared";
 import { elapsedSeconds, timeLeft } from "../state/progress";
 import { useUrlList, useUrlState } from "../state/url";
@@ -85,7 +85,7 @@ export function Experiments() {
         <ExperimentTable
           items={items}
           isFiltered={Boolean(name || chosen || tags.length || archived)}
-          readAt={found.dataUpdatedAt / 1000}
+          readAt={serverTimeAt(found.dataUpdatedAt)}
           selected={selected}
           onSelect={(id) => setSelected(toggled(selected, id))}
           onTag={(tag) => setTags(toggled(tags, tag))}

@@ -18,7 +18,7 @@ import {
   statusWord,
 } from "../format";
 import { BEST_TABLE, bestPoints } from "../state/best";
-import { useNow } from "../state/clock";
+import { serverTimeAt, useNow } from "../state/clock";
 import { flatParameters } from "../state/parameters";
 import { elapsedSeconds, endedTrials, isOver, timeLeft, totalTrials } from "../state/progress";
 import { SAVED } from "../state/root";
@@ -192,7 +192,7 @@ function Running({ experiment }: { experiment: Experiment }) {
       {!found.data ? (
         <Waiting error={found.error} what="the running trials" />
       ) : items.length ? (
-        <RunningTable items={items.slice(0, MOST_RUNNING)} />
+        <RunningTable items={items.slice(0, MOST_RUNNING)} readAt={serverTimeAt(found.dataUpdatedAt)} />
       ) : (
         <Empty>
           {isOver(experiment) ? "Nothing; the experiment is over." : capitalized(experiment.reason) || "Nothing."}
@@ -203,7 +203,7 @@ function Running({ experiment }: { experiment: Experiment }) {
   );
 }
 
-function RunningTable({ items }: { items: Trial[] }) {
+function RunningTable({ items, readAt }: { items: Trial[]; readAt: number }) {
   return (
     <Scroll label="Running trials">
       <table className="lines">
@@ -238,7 +238,7 @@ function RunningTable({ items }: { items: Trial[] }) {
               <td className="number">{formatNumber(trial.latest_value)}</td>
               <td className="number">{trial.intermediate_count}</td>
               <td className="number">
-                <Elapsed started={trial.started_at} ended={trial.ended_at} ran={trial.run_seconds} />
+                <Elapsed run={trial} readAt={readAt} />
               </td>
               <td>{trial.node_id ?? "–"}</td>
               <td className="rest">

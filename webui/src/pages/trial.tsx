@@ -32,6 +32,7 @@ import {
 import { Download } from "../logs/download";
 import { partsOf } from "../logs/tail";
 import { LogViewer } from "../logs/viewer";
+import { serverTimeAt } from "../state/clock";
 import { copyText, type Format, toClipboard } from "../state/copies";
 import { flatParameters } from "../state/parameters";
 import { apiUrl, SAVED } from "../state/root";
@@ -42,7 +43,7 @@ const CHART_HEIGHT = 240;
 const ENDED = new Set<string>(["SUCCEEDED", "EARLY_STOPPED", "FAILED", "USER_CANCELED", "SYS_CANCELED"]);
 
 export function TrialPage({ id }: { id: string }) {
-  const { data: trial, error } = useTrial(id);
+  const { data: trial, error, dataUpdatedAt } = useTrial(id);
   const jobs = useJobs(id);
   useEffect(() => {
     document.title = trial ? `Trial ${trial.sequence_id} · Proctor` : "Proctor";
@@ -52,7 +53,7 @@ export function TrialPage({ id }: { id: string }) {
     <>
       <Head trial={trial} />
       <Losses trialId={trial.id} />
-      <Figures trial={trial} />
+      <Figures trial={trial} readAt={serverTimeAt(dataUpdatedAt)} />
       <div className="trial">
         <Parameters trial={trial} />
         <Curve trial={trial} />
@@ -61,7 +62,12 @@ export function TrialPage({ id }: { id: string }) {
         <div className="stack">
           <Ranks trialId={trial.id} />
           <Decisions decisions={trial.decisions ?? []} />
-          <Jobs jobs={jobs.data?.items} decisions={trial.decisions ?? []} error={jobs.error} />
+          <Jobs
+            jobs={jobs.data?.items}
+            readAt={serverTimeAt(jobs.dataUpdatedAt)}
+            decisions={trial.decisions ?? []}
+            error={jobs.error}
+          />
           <Logs trial={trial} jobs={jobs.data?.items ?? []} />
           <Checkpoints trial={trial} />
         </div>
@@ -100,7 +106,7 @@ const SOURCES: Record<string, string> = {
   clone: "clone of",
 };
 
-function Figures({ trial }: { trial: Trial }) {
+function Figures({ trial, readAt }: { trial: Trial; readAt: number }) {
   const { gpu_hours, cpu_hours, unmeasured_jobs } = trial.usage;
   return (
     <dl className="figures">
@@ -109,7 +115,7 @@ function Figures({ trial }: { trial: Trial }) {
         {formatNumber(trial.latest_value)}
       </Figure>
       <Figure name={trial.ended_at ? "took" : "elapsed"} below={<Ago time={trial.started_at} />}>
-        <Elapsed started={trial.started_at} ended={trial.ended_at} ran={trial.run_seconds} />
+        <Elapsed run={trial} readAt={readAt} />
       </Figure>
       <Figure name="node" below={countOf(trial.jobs, "attempt")}>
         {trial.node_id ?? "–"}
@@ -284,11 +290,12 @@ function DecisionWords({ decision }: { decision: TrialDecision }) {
 
 interface JobsProps {
   jobs: Job[] | undefined;
+  readAt: number;
   decisions: TrialDecision[];
   error: Error | null;
 }
 
-function Jobs({ jobs, decisions, error }: JobsProps) {
+function Jobs({ jobs, readAt, decisions, error }: JobsProps) {
   const byJob = new Map(decisions.map((decision) => [decision.job, decision]));
   const hasDecisions = (jobs ?? []).some(({ number }) => byJob.has(number));
   return (
@@ -330,7 +337,12 @@ function Jobs({ jobs, decisions, error }: JobsProps) {
             </thead>
             <tbody>
               {jobs.map((job) => (
-                <JobLine key={job.id} job={job} decision={hasDecisions ? (byJob.get(job.number) ?? null) : undefined} />
+                <JobLine
+                  key={job.id}
+                  job={job}
+                  readAt={readAt}
+                  decision={hasDecisions ? (byJob.get(job.number) ?? null) : undefined}
+                />
               ))}
             </tbody>
           </table>
@@ -340,8 +352,14 @@ function Jobs({ jobs, decisions, error }: JobsProps) {
   );
 }
 
-/** `decision`: what it began with; null where that is none, and undefined where no attempt has one. */
-function JobLine({ job, decision }: { job: Job; decision: TrialDecision | null | undefined }) {
+interface JobLineProps {
+  job: Job;
+  readAt: number;
+  /** What it began with; null where that is none, and undefined where no attempt has one. */
+  decision: TrialDecision | null | undefined;
+}
+
+function JobLine({ job, readAt, decision }: JobLineProps) {
   const exit = job.signal ? `signal ${job.signal}` : job.exit_code === null ? "–" : `${job.exit_code ?? "–"}`;
   const gpus = job.gpus?.map((gpu) => gpu.uuid.slice(0, 12)).join(" ");
   const reason = job.end_reason ?? job.stop_reason;
@@ -356,7 +374,7 @@ function JobLine({ job, decision }: { job: Job; decision: TrialDecision | null |
       <td>{reason ? statusWord(reason) : "–"}</td>
       <td>{exit}</td>
       <td className="number">
-        <Elapsed started={job.started_at} ended={job.ended_at} ran={job.run_seconds} />
+        <Elapsed run={job} readAt={readAt} />
       </td>
       <td>
         <Ago time={job.started_at} />

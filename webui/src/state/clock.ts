@@ -25,6 +25,11 @@ export function serverNow(): number {
   return stopped ?? Date.now() / 1000 + offset;
 }
 
+/** The manager's time when this browser's `Date.now()` was `time`. */
+export function serverTimeAt(time: number): number {
+  return stopped ?? time / 1000 + offset;
+}
+
 const listeners = new Set<() => void>();
 let timer: ReturnType<typeof setInterval> | undefined;
 let current = Math.floor(serverNow());

@@ -1,10 +1,11 @@
 // How far an experiment is, and when it will be over.
 
-import type { Experiment, TrialStatus } from "../api/schema";
+import type { Experiment, Job, Trial, TrialStatus } from "../api/schema";
 import { toSeconds } from "../format";
 
 const ENDED: TrialStatus[] = ["SUCCEEDED", "EARLY_STOPPED", "FAILED", "USER_CANCELED", "SYS_CANCELED"];
 const ACTIVE = new Set<string>(["INITIALIZED", "RUNNING", "NO_MORE_TRIAL", "TUNER_NO_MORE_TRIAL", "STOPPING"]);
+const RUNS = new Set<string>(["RUNNING", "STOPPING", "UNKNOWN"]);
 const OVER = new Set<string>(["DONE", "STOPPED", "ERROR", "VIEWED"]);
 
 /** How many trials it has. */
@@ -25,6 +26,15 @@ export function isOver(experiment: Experiment): boolean {
 export function elapsedSeconds(experiment: Experiment, readAt: number, now: number): number {
   const since = ACTIVE.has(experiment.status) && experiment.status !== "INITIALIZED" ? Math.max(0, now - readAt) : 0;
   return experiment.active_seconds + since;
+}
+
+type Run = Pick<Trial | Job, "status" | "started_at" | "ended_at" | "run_seconds">;
+
+/** How long a trial or a job has run: `run_seconds` as they were read at `readAt`, counted up to `now` while it runs.
+ * Where they are not known, its times tell; null before it begins. */
+export function ranSeconds(run: Run, readAt: number, now: number): number | null {
+  if (run.run_seconds == null || !run.started_at) return spanSeconds(run.started_at, run.ended_at, now);
+  return run.run_seconds + (RUNS.has(run.status) ? Math.max(0, now - readAt) : 0);
 }
 
 export interface TimeLeft {

@@ -62,6 +62,8 @@ async def test_what_running_trials_use_does_not_change_when_the_clock_is_set(
     monkeypatch.setattr(clock, "now", lambda: now() + 3600.0)
     api.manager.pool.add(trial["node_id"], "remote")
     assert (await api.get(f"/api/v1/trials/{trial['id']}"))["run_seconds"] == pytest.approx(36.0, abs=10.0)
+    [job] = (await api.get(f"/api/v1/trials/{trial['id']}/jobs"))["items"]
+    assert job["run_seconds"] == pytest.approx(36.0, abs=10.0)
     for path in (f"experiments/{created['id']}", f"trials/{trial['id']}", f"nodes/{trial['node_id']}"):
         assert (await api.get(f"/api/v1/{path}"))["usage"]["gpu_hours"] == pytest.approx(0.02, abs=0.01), path
     [row] = (await api.get(f"{created.path}/trials?filter=time<60"))["items"]

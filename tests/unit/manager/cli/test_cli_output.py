@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 from proctor.manager.api.json_types import rfc3339, utc
 from proctor.manager.cli import columns
 from proctor.manager.cli.commands.trial import Selection
+from proctor.manager.cli.watching import WatchedExperiment
 from proctor.sdk.client import Client
 from proctor.sdk.json_input import LATEST_TIME
 
@@ -160,6 +161,16 @@ def test_an_experiment_in_which_nothing_has_succeeded_stands_out_in_the_list(ser
     assert "failed" not in lines["f"]
 
 
+def test_how_long_something_runs_is_what_the_manager_says_however_the_clocks_are_set() -> None:
+    running = {"status": "RUNNING", "started_at": "2020-01-01T00:00:00Z", "ended_at": None}
+    assert columns.elapsed({**running, "run_seconds": 5.0}) == 5.0
+    assert columns.elapsed({**running, "run_seconds": None}) == pytest.approx(columns.since_start(running), abs=60.0)
+    watched = WatchedExperiment({"status": "RUNNING"}, [{**running, "run_seconds": 5.0}], time.monotonic() - 60.0)
+    [row] = watched.running_now
+    assert row["run_seconds"] == pytest.approx(65.0, abs=30.0)
+
+
 def test_what_has_not_begun_has_no_duration_and_what_is_no_number_is_said() -> None:
     assert columns.elapsed({"started_at": None}) is None
+    assert columns.elapsed({"started_at": None, "run_seconds": 5.0}) is None
     assert columns.metric(None, {"default": "NaN", "loss": 1}) == "NaN"

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ KEYS = {
     "foreground": ("Ctrl-C stops watching; the experiment keeps running.", "\x03"),
 }
 """Of screens that stay until a key is pressed: the last thing they show, and the key."""
+SHOWN_AT = datetime(2026, 1, 2, 4, 4, 4, tzinfo=UTC)
 CHILD = """
 import fcntl
 import os
@@ -82,7 +84,7 @@ from proctor.manager.cli.commands import doctor
 from proctor.manager.cli.main import cli
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
-columns.now = lambda: datetime(2026, 1, 2, 4, 4, 4, tzinfo=UTC)
+columns.now = lambda: datetime.fromtimestamp(SHOWN_AT, UTC)
 doctor.CHECKS = [
     lambda home: Check("python", CheckResult.OK, "3.13.1 at /usr/bin/python3.13"),
     lambda home: Check("home", CheckResult.NOTE, f"{HOME} may be entered by others (mode 755)", f"`chmod go= {HOME}`"),
@@ -321,7 +323,9 @@ def screens() -> Screens:
     with (
         tempfile.TemporaryDirectory(prefix="proctor-", dir="/tmp") as name,
         ServedManager(Path(name, "home")) as served,
+        pytest.MonkeyPatch.context() as patched,
     ):
+        patched.setattr(served.manager.clock, "steady", SHOWN_AT.timestamp)
         Path(name, "experiment.yml").write_text(CONFIG)
         Path(name, "trial.py").write_text("")
         fill(served)
@@ -330,7 +334,14 @@ def screens() -> Screens:
 
 def read_screens(served: ServedManager) -> Screens:
     """By width, whether without colors, and name: what each command writes to a terminal."""
-    given = {"COMMANDS": COMMANDS, "HOME": HOME, "ROWS": ROWS, "PLAIN_WIDTH": PLAIN_WIDTH, "WIDTHS": WIDTHS}
+    given = {
+        "SHOWN_AT": SHOWN_AT.timestamp(),
+        "COMMANDS": COMMANDS,
+        "HOME": HOME,
+        "ROWS": ROWS,
+        "PLAIN_WIDTH": PLAIN_WIDTH,
+        "WIDTHS": WIDTHS,
+    }
     script = "".join(f"{name} = {value!r}\n" for name, value in given.items()) + CHILD
     ours, its = pty.openpty()
     removed = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PROCTOR_URL", "PROCTOR_TOKEN")

@@ -1,0 +1,1 @@
+import{Jt as e,Yt as t}from"./index-40FU8W6u.js";var n=t(e(),1);function r(e,t,r){let[i,a]=(0,n.useState)(e),o=(0,n.useRef)(e);(0,n.useEffect)(()=>{e!==o.current&&a(e),o.current=e},[e]);let s=(0,n.useCallback)(()=>{i!==o.current&&(o.current=i,t(i))},[i,t]);return(0,n.useEffect)(()=>{let e=setTimeout(s,r);return()=>clearTimeout(e)},[s,r]),[i,a,s]}export{r as t};

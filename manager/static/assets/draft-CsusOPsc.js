@@ -1,1 +1,0 @@
-import{Jt as e,qt as t}from"./index-DMsosA-_.js";var n=e(t(),1);function r(e,t,r){let[i,a]=(0,n.useState)(e),o=(0,n.useRef)(e);(0,n.useEffect)(()=>{e!==o.current&&a(e),o.current=e},[e]);let s=(0,n.useCallback)(()=>{i!==o.current&&(o.current=i,t(i))},[i,t]);return(0,n.useEffect)(()=>{let e=setTimeout(s,r);return()=>clearTimeout(e)},[s,r]),[i,a,s]}export{r as t};
