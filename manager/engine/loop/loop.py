@@ -231,6 +231,7 @@ class ExperimentLoop:
                     self.context.placer.give_back(trial.job.id)
             for job_id in turn.preempted:
                 self.context.placer.set_leaving(job_id, False)
+            self.state.place_notices += turn.place_notices
             raise
         for envelope, value in answers:
             envelope.resolve(value)

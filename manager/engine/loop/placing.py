@@ -61,7 +61,7 @@ async def place_waiting(state: ExperimentState, turn: Turn, context: LoopContext
             for trial in state.waiting():
                 transitions.set_reason(turn, trial, reason)
         return
-    await _add_place_notices(turn, context)
+    await _add_place_notices(state, turn, context)
     steady = context.clock.steady()
     shortage = ""  # why the first one that found no place found none; it holds for the others
     for trial in state.waiting():
@@ -126,13 +126,14 @@ def _preempt(state: ExperimentState, turn: Turn, context: LoopContext) -> None:
         transitions.stop_softly(state, turn, trial, EndReason.PREEMPTED, detail, context.save_seconds)
 
 
-async def _add_place_notices(turn: Turn, context: LoopContext) -> None:
+async def _add_place_notices(state: ExperimentState, turn: Turn, context: LoopContext) -> None:
     """Notices about the places of trials; those from before a restart are not repeated."""
-    news = context.placer.take_notices()
-    if not news:
+    turn.place_notices = [*state.place_notices, *context.placer.take_notices()]
+    state.place_notices = []
+    if not turn.place_notices:
         return
     known = await context.control.read(lambda c: events.notices(c, turn.experiment_id, limit=events.KEPT_NOTICES))
-    for text in news:
+    for text in turn.place_notices:
         if text not in known:
             turn.add_notice(text)
 

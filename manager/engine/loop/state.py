@@ -190,6 +190,7 @@ class ExperimentState:
     gpu_time: GpuTime = field(default_factory=GpuTime)
     copying: set[int] = field(default_factory=set)  # checkpoints that are being copied to this machine
     hints: set[str] = field(default_factory=set)  # what was said of trials that a trial scheduler cannot handle
+    place_notices: list[str] = field(default_factory=list)  # of turns that were discarded: the next one adds them
     deleting: set[int] = field(default_factory=set)  # checkpoints whose deletion is decided and perhaps not stored yet
 
     @cached_property
@@ -215,7 +216,9 @@ class ExperimentState:
         kept = (self.row, self.created, self.exhausted, self.active_since, self.replayed_to, self.code_fingerprint)
         waits = (self.idle_at, self.news_at, self.more_follow_at)
         held = (self.paused, self.paused_by_scheduler)
-        return Snapshot(*kept, *held, frozenset(self.requested), frozenset(self.declined), *waits)
+        return Snapshot(
+            *kept, *held, frozenset(self.requested), frozenset(self.declined), *waits, frozenset(self.hints)
+        )
 
     def roll_back(self, before: "Snapshot", stored: "ExperimentState") -> None:
         """Discard what a turn has changed that was not committed.
@@ -229,6 +232,7 @@ class ExperimentState:
         self.paused, self.paused_by_scheduler = before.paused, before.paused_by_scheduler
         self.requested, self.declined = set(before.requested), set(before.declined)
         self.idle_at, self.news_at, self.more_follow_at = before.idle_at, before.news_at, before.more_follow_at
+        self.hints = set(before.hints)
         for trial_id, trial in stored.trials.items():
             if (known := self.trials.get(trial_id)) is not None:
                 trial.latest, trial.has_latest = known.latest, known.has_latest
@@ -400,6 +404,7 @@ class Snapshot:
     idle_at: int
     news_at: int
     more_follow_at: int
+    hints: frozenset[str]
 
 
 @dataclass
@@ -423,6 +428,7 @@ class Turn:
     deleted: set[int] = field(default_factory=set)  # checkpoints that its messages name and that are deleted
     preempted: list[str] = field(default_factory=list)  # job ids that count as being stopped since the decision
     saved: list[CheckpointRow] = field(default_factory=list)  # checkpoints that were registered
+    place_notices: list[str] = field(default_factory=list)  # what the placer says once, and was taken from it
     ended: list[str] = field(default_factory=list)  # trials
     paused: dict[str, LiveTrial] = field(default_factory=dict)  # those that the store does not know yet as PAUSED
     log_lines: list[tuple[int, str, dict[str, str | None]]] = field(default_factory=list)

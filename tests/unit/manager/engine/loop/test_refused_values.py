@@ -5,7 +5,7 @@ The store is SQLite's own: a limit for the length of texts is set on its connect
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fakes import small_experiments
-from fakes.small_experiments import SMALL, Scene, played
+from fakes.small_experiments import SMALL, Scene, SceneService, played
 
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher import protocol
@@ -26,7 +26,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables.metrics import store_chunk
-from proctor.training_services.base import EndReason, TrialJobForm
+from proctor.training_services.base import EndReason, SupportsNotices, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, ScriptedStart, Step
 
 LIMIT = 20_000
@@ -46,16 +46,17 @@ class WordyChannel(InProcessChannel):
             yield line
 
 
-def wordy_dispatchers(row: ExperimentRow, config: ExperimentConfig) -> Opener:
-    @asynccontextmanager
-    async def open_wordy() -> AsyncIterator[WordyChannel]:
-        channel = WordyChannel()
-        try:
-            yield channel
-        finally:
-            channel.close()
+@asynccontextmanager
+async def opened(channel: InProcessChannel) -> AsyncIterator[InProcessChannel]:
+    """A dispatcher's channel, closed at the end."""
+    try:
+        yield channel
+    finally:
+        channel.close()
 
-    return open_wordy
+
+def wordy_dispatchers(row: ExperimentRow, config: ExperimentConfig) -> Opener:
+    return lambda: opened(WordyChannel())
 
 
 class RefusingScene(Scene):
@@ -128,6 +129,74 @@ async def test_a_final_metric_that_only_the_control_database_refuses_keeps_no_ex
         lambda c: store_chunk(c, trial_id=second.id, job=1, member=0, offset=0, data=line, first_sequence=0)
     )
     await scene.until_one_has_failed("cannot be stored")
+
+
+class HintedScene(RefusingScene):
+    """Its trials report final metrics alone, which a trial scheduler cannot judge; the first one's value is refused."""
+
+    config = RefusingScene.config | {
+        "trialConcurrency": 1,
+        "maxTrialNumber": 2,
+        "trialScheduler": {"name": "ASHA", "classArgs": {"max_t": 4}},
+    }
+
+    def _steps(self, form: TrialJobForm) -> Iterable[Step]:
+        return [Final(10.0, {"default": 1.0, "note": LONG} if form.sequence_id == 0 else 1.0)]
+
+
+@played(partial(small_experiments.play, kind=HintedScene))
+async def test_a_hint_of_a_turn_that_was_not_stored_is_given_when_it_applies_again(
+    scene: HintedScene, manager: Manager, /
+) -> None:
+    await limit(manager.control)
+    await scene.create()
+    await scene.until_ended()
+    assert await scene.statuses() == [TrialStatus.FAILED, SUCCEEDED]
+    hints = [text for text in await scene.notices() if "without an intermediate metric" in text]
+    assert [text.partition(" has ended")[0] for text in hints] == ["trial 1"]
+
+
+NEWS = list[str]()
+"""What the platform of a `NoticingScene` has to say, until it is asked."""
+
+
+class NoticingService(SceneService, SupportsNotices):
+    """Says each sentence once."""
+
+    def take_notices(self) -> Sequence[str]:
+        news = NEWS[:]
+        NEWS.clear()
+        return news
+
+
+class NoticingScene(RefusingScene):
+    """Its platform has news when the suggestion comes that is refused."""
+
+    service = NoticingService
+
+
+class NoticedChannel(WordyChannel):
+    """See `NoticingScene`."""
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        async for line in super().lines():
+            if LONG.encode() in line:
+                NEWS.append("a right is missing")
+            yield line
+
+
+def noticed_dispatchers(row: ExperimentRow, config: ExperimentConfig) -> Opener:
+    return lambda: opened(NoticedChannel())
+
+
+@played(partial(small_experiments.play, kind=NoticingScene), open_dispatcher=noticed_dispatchers)
+async def test_what_a_platform_says_in_a_turn_that_was_not_stored_is_not_lost(
+    scene: NoticingScene, manager: Manager, /
+) -> None:
+    await limit(manager.control)
+    await scene.create()
+    await scene.until_one_has_failed("the parameters that were suggested cannot be stored")
+    assert (await scene.notices()).count("a right is missing") == 1
 
 
 @played(play, open_dispatcher=wordy_dispatchers)
