@@ -248,6 +248,28 @@ def is_locked(path: "AnyPath") -> bool:
         os.close(descriptor)
 
 
+def has_open(pid: int, path: "AnyPath") -> bool:
+    """Return whether a process has a file open; False for one that is gone, and where there is no such file.
+
+    :raises PermissionError: the process is another user's.
+    :raises OSError: it could not be looked at, such as for lack of descriptors.
+    """
+    folder, suffix = f"/proc/{pid}/fd", f"/{os.path.basename(path)}"
+    gone = (FileNotFoundError, NotADirectoryError, ProcessLookupError)
+    try:
+        wanted, descriptors = os.stat(path), os.listdir(folder)
+    except gone:
+        return False
+    for descriptor in descriptors:
+        opened = f"{folder}/{descriptor}"
+        try:
+            if os.readlink(opened).endswith(suffix) and os.path.samestat(os.stat(opened), wanted):
+                return True
+        except gone:  # closed meanwhile
+            continue
+    return False
+
+
 # ---- reading, writing and removing
 
 

@@ -25,11 +25,13 @@ from proctor.manager.dispatcher.algorithms.registered import RegistrationError, 
 from proctor.manager.dispatcher.class_args import Caller, refusal
 from proctor.manager.engine import code
 from proctor.manager.engine.context import EngineContext
+from proctor.manager.engine.loop.checkpoint_storage import owner_of
 from proctor.manager.engine.loop.starts import new_id
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, UNFINISHED_FILE, Home
 from proctor.manager.store.database import Database
+from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import events, experiments
 from proctor.manager.trial_commands import problem_of
@@ -162,7 +164,7 @@ def write_folder(
     """Everything about the experiment that is not in the store, durably: the store relies on it. What shows that the
     folder is ours comes first.
 
-    :param owner: as in `find_stranger`.
+    :param owner: whose it is, if it is outside the home.
     """
     make_folder(directory, loaded.config, owner=owner)
     if loaded.config.code_snapshot:
@@ -175,7 +177,7 @@ def write_folder(
 def make_folder(directory: Path, config: "ExperimentConfig", *, owner: Owner | None = None) -> None:
     """A new folder, marked as unfinished, with what shows that it is ours. Raises FileExistsError.
 
-    :param owner: as in `find_stranger`.
+    :param owner: whose it is, if it is outside the home.
     """
     files.make_folder(str(directory.parent))
     directory.mkdir(mode=0o700)
@@ -290,9 +292,25 @@ def is_in_home(home: Home, directory: Path) -> bool:
     return Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(home.path))
 
 
-def find_stranger(directory: Path, owner: Owner | None, config: Mapping[str, Any]) -> str:
-    """Why what is at the place of an experiment's folder is not that, as a clause; "" if it is, or nothing is there.
-    Raises OSError.
+async def find_stranger(home: Home, control: Database, row: ExperimentRow, *, only_outside: bool = False) -> str:
+    """Return why what is at the place of an experiment's folder is not that, as a clause; "" if it is, or nothing is
+    there. Raises DatabaseUnusable where that cannot be looked at.
+
+    :param only_outside: believe what is in the home.
+    """
+    directory, owner = Path(row.directory), None
+    try:
+        if not await asyncio.to_thread(is_in_home, home, directory):
+            owner = await owner_of(control, row.id, row.created_at)
+        elif only_outside:
+            return ""
+        return await asyncio.to_thread(_why_strange, directory, owner, row.config)
+    except OSError as error:
+        raise DatabaseUnusable(f"{directory} cannot be read: {error.strerror or error}") from error
+
+
+def _why_strange(directory: Path, owner: Owner | None, config: Mapping[str, Any]) -> str:
+    """As `find_stranger`. Blocks.
 
     :param owner: whose the folder must be; None: it is in the home, and so this manager's.
     :param config: the experiment's, which an earlier version has left as the only proof.

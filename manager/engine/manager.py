@@ -364,7 +364,7 @@ class Manager:
             await self.providers.forget(experiment_id)
         if row.clean_up_owed or row.status is ExperimentStatus.STOPPING:
             await self._supervisor.settle(row)
-        stranger = await self._supervisor.find_stranger(row)
+        stranger = await creation.find_stranger(self.home, self.control, row)
         left = await self._places.give_up(row, keep_checkpoints=keep_checkpoints)
         if stranger:
             left.append(f"{row.directory} was left: {stranger}")

@@ -14,10 +14,9 @@ from proctor.manager.actors import USER, Actor
 from proctor.manager.engine.cleanup import PATIENCE_SECONDS, CleanUps
 from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.context import EngineContext, load_config_models, read_config
-from proctor.manager.engine.creation import find_stranger, is_in_home, make_service
+from proctor.manager.engine.creation import find_stranger, make_service
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop import messages as m
-from proctor.manager.engine.loop.checkpoint_storage import owner_of
 from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext, placement_from
 from proctor.manager.engine.loop.loop import ExperimentLoop
 from proctor.manager.engine.loop.recovery import load_state
@@ -319,7 +318,7 @@ class ExperimentSupervisor:
         if experiment_id not in self._metrics:
             row = await self.experiment(experiment_id)
             self._require_metrics(experiment_id)
-            if why := await self.find_stranger(row, only_outside=True):
+            if why := await find_stranger(self._context.home, self._context.control, row, only_outside=True):
                 text = f"{row.directory} is not the folder of experiment {row.id}: {why}; bring that back"
                 raise DatabaseUnusable(text)
             database = await self._databases.open(_metrics_path(row), "metrics")
@@ -328,22 +327,6 @@ class ExperimentSupervisor:
                 database.on_health_change(lambda health: self._context.feed.notify())
                 self._metrics[experiment_id] = database
         return self._metrics[experiment_id]
-
-    async def find_stranger(self, row: ExperimentRow, *, only_outside: bool = False) -> str:
-        """Why what is at the place of an experiment's folder is not that, as a clause, or ''. Raises DatabaseUnusable
-        where that cannot be looked at.
-
-        :param only_outside: believe what is in the home.
-        """
-        directory, owner = Path(row.directory), None
-        try:
-            if not await asyncio.to_thread(is_in_home, self._context.home, directory):
-                owner = await owner_of(self._context.control, row.id, row.created_at)
-            elif only_outside:
-                return ""
-            return await asyncio.to_thread(find_stranger, directory, owner, row.config)
-        except OSError as error:
-            raise DatabaseUnusable(f"{directory} cannot be read: {error.strerror or error}") from error
 
     @asynccontextmanager
     async def metrics_closed(self, row: ExperimentRow) -> AsyncIterator[None]:

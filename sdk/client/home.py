@@ -6,9 +6,10 @@ The names are fixed by `proctor.manager.settings.Home`; a test holds the two tog
 import json
 import os
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from proctor.sdk.files import has_open
 
 ENV_HOME = "PROCTOR_HOME"
 ENV_URL = "PROCTOR_URL"
@@ -44,19 +45,14 @@ def read_address(home: Path) -> ManagerAddress | None:
 
 def serves(pid: int, home: Path) -> bool:
     """Whether a process is the manager of a home: it has the home's lock open. In a copy of a home the lock is another
-    file, so that the original's manager is not taken for its own. A process that may not be looked at is believed."""
+    file, so that the original's manager is not taken for its own. A process that may not be looked at is believed.
+
+    :raises OSError: that could not be looked at, such as for lack of descriptors.
+    """
     try:
-        lock = os.stat(home / LOCK_FILE)
-        for descriptor in os.listdir(f"/proc/{pid}/fd"):
-            path = f"/proc/{pid}/fd/{descriptor}"
-            with suppress(FileNotFoundError):  # closed meanwhile
-                if os.readlink(path).endswith(f"/{LOCK_FILE}") and os.path.samestat(os.stat(path), lock):
-                    return True
+        return has_open(pid, home / LOCK_FILE)
     except PermissionError:
         return True
-    except OSError:
-        return False
-    return False
 
 
 def absence(home: Path) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from proctor.sdk.checkpoints.saving import checkpoint_folder
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.files import lock_file, remove_file
+from proctor.sdk.files import has_open, lock_file, remove_file
 from proctor.sdk.process_limits import is_short
 from proctor.sdk.protocol import CAN_SAVE_FILE, ENV_CHECKPOINT_STORAGE, boot_time
 from proctor.trial_keeper.jobs.records import (
@@ -126,8 +126,9 @@ def find_reaper(folder: RecordFolder, job_id: str) -> int | None:
         return open_pidfd(process.reaper.pid, process.reaper.started) if process.boot_id == boot_id() else None
     path = folder.process_file(job_id)
     for found in survey().values():
-        if found.pid != os.getpid() and _has_open(found.pid, path):
-            return open_pidfd(found.pid, found.started)
+        with suppress(PermissionError):  # another user's
+            if found.pid != os.getpid() and has_open(found.pid, path):
+                return open_pidfd(found.pid, found.started)
     return None
 
 
@@ -147,15 +148,6 @@ def signal_reaper(reaper: int, number: int = signal.SIGTERM) -> None:
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(reaper, number)
         signal.pidfd_send_signal(reaper, signal.SIGCONT)
-
-
-def _has_open(pid: int, path: str) -> bool:
-    try:
-        return any(os.readlink(f"/proc/{pid}/fd/{name}") == path for name in os.listdir(f"/proc/{pid}/fd"))
-    except OSError as error:
-        if is_short(error):
-            raise
-        return False
 
 
 def _adopters(process: ProcessRecord | None) -> list[int]:

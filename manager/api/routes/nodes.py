@@ -113,10 +113,10 @@ async def check_platform(context: Context, body: PlatformRequest) -> models.Page
     return models.Page(items=[check_resource(step) for step in steps])
 
 
-@platforms.post("/platforms/render", summary="The objects that trials of a configuration would be")
+@platforms.post("/platforms/render", summary="Show the Kubernetes objects of a configuration")
 async def render_platform(context: Context, body: RenderRequest) -> models.Page[dict[str, Any]]:
-    """On Kubernetes: what is made for an experiment, and for one trial of it, as JSON; what is secret or long is left
-    out. No cluster is asked."""
+    """The objects that would be created for an experiment and for one of its trials, as JSON, without secrets and long
+    contents. No cluster is contacted."""
     found = await context.manager.platforms.render(body.config, body.directory)
     return models.Page(items=[dict(each) for each in found])
 

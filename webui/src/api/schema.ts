@@ -385,9 +385,9 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * The objects that trials of a configuration would be
-         * @description On Kubernetes: what is made for an experiment, and for one trial of it, as JSON; what is secret or long is left
-         *     out. No cluster is asked.
+         * Show the Kubernetes objects of a configuration
+         * @description The objects that would be created for an experiment and for one of its trials, as JSON, without secrets and long
+         *     contents. No cluster is contacted.
          */
         post: operations["render_platform"];
         delete?: never;

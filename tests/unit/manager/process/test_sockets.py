@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from fakes.descriptors import no_descriptors
 
 from proctor.manager.process.instance import (
     AlreadyRunning,
@@ -212,6 +213,13 @@ def test_a_copy_of_a_home_has_no_manager_and_says_why(home: Home, tmp_path: Path
         with pytest.raises(ManagerUnreachable, match=said):
             Client(home=copy.path)
     assert client_home.absence(home.path) == ""
+
+
+def test_whether_a_manager_serves_a_home_is_unknown_without_descriptors(home: Home) -> None:
+    with InstanceLock(home):
+        assert client_home.serves(os.getpid(), home.path)
+        with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+            client_home.serves(os.getpid(), home.path)
 
 
 @pytest.mark.parametrize(
