@@ -25,7 +25,10 @@ __all__ = ["MARK_PREFIX", "NOTE_FILE", "SharedStorage"]
 
 NOTE_FILE = "storage-mark"
 """In the experiment's folder: the name of the mark that counts."""
-_ADVICE = "mount the folder that all nodes share, or have a URL of an object store as checkpointStorage"
+_ADVICE = (
+    "other machines would not find what is stored there: mount the folder that all nodes share, or have a URL of an "
+    "object store as checkpointStorage"
+)
 
 
 class SharedStorage:
@@ -59,11 +62,7 @@ class SharedStorage:
             if answer.problem or answer.has_mark is None:
                 return answer.problem
             if not answer.has_mark:
-                what = "place" if is_url(place) else "folder"
-                return (
-                    f"{place} is not the {what} in which the experiment stores checkpoints, so others would not find "
-                    f"what is stored there; {_ADVICE}"
-                )
+                return f"{place} is not the place in which the experiment stores checkpoints; {_ADVICE}"
             if await self._note_first(mark) == mark:
                 return ""
 

@@ -241,7 +241,7 @@ def continue_from_checkpoints(manager: RealManager, service: Row, *, go: Path, p
 
 
 def pause_at_milestones(manager: RealManager, service: Row, **options: Any) -> None:
-    """Trials that their scheduler pauses, and has continue from their checkpoints, or from those of others."""
+    """Trials that their scheduler pauses, and has continue from checkpoints."""
     options = {"maxTrialNumber": 4, "trialConcurrency": 2, "trainingService": service, **options}
     experiments = {
         name: manager.create(TRIAL, trialScheduler={"name": name, "classArgs": arguments}, **options)

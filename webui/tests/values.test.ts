@@ -88,7 +88,7 @@ describe("how long a trial or a job has run", () => {
     expect(ranSeconds({ ...run, status: "SUCCEEDED", ended_at: "2026-01-01T11:00:00Z" }, 1000, 1007)).toBe(5);
   });
 
-  test("is told by its times where the manager does not know it, and by nothing before it begins", () => {
+  test("is computed from its times where the manager does not know it, and by nothing before it begins", () => {
     const began = Date.parse(times.started_at) / 1000;
     expect(ranSeconds({ ...run, run_seconds: null }, began, began + 7)).toBe(7);
     expect(ranSeconds({ ...run, run_seconds: null, ended_at: "2026-01-01T11:00:00Z" }, began, began + 7)).toBe(3600);

@@ -114,7 +114,7 @@ def test_a_machine_that_has_the_folder_of_checkpoints_for_itself_gets_no_trials(
     scene.manager.client.update_experiment(experiment, {"trial_concurrency": 2})
     (other,) = (each for each in scene.machines if each is not machine)
     place = f"/run/machine/records/{experiment}"
-    expected = f"waiting: trials on node {scene.node(other)['id']} cannot store checkpoints: {place} is not the folder"
+    expected = f"waiting: trials on node {scene.node(other)['id']} cannot store checkpoints: {place} is not the place"
 
     def look() -> bool:
         return any(row["reason"].startswith(expected) for row in scene.manager.trials(experiment))

@@ -83,8 +83,9 @@ async def test_a_folder_of_nodes_alone_is_the_one_in_which_the_first_node_stores
     assert await machines.problem("also-shared") == ""
     assert await machines.problem("shared") == ""
     assert await machines.problem("a") == (
-        f"{machines.place} is not the folder in which the experiment stores checkpoints, so others would not find what "
-        "is stored there; mount the folder that all nodes share, or have a URL of an object store as checkpointStorage"
+        f"{machines.place} is not the place in which the experiment stores checkpoints; other machines would not find "
+        "what is stored there: mount the folder that all nodes share, or have a URL of an object store as "
+        "checkpointStorage"
     )
     (mark,) = (machines.nodes.folders["shared"] / "e1").iterdir()
     assert mark.name.startswith(MARK_PREFIX)
@@ -93,7 +94,7 @@ async def test_a_folder_of_nodes_alone_is_the_one_in_which_the_first_node_stores
 
 async def test_a_folder_that_the_managers_machine_has_too_is_the_one_that_counts(machines: Machines) -> None:
     Path(machines.location).mkdir()
-    assert "is not the folder in which" in await machines.problem("a"), "it has its own"
+    assert "is not the place in which" in await machines.problem("a"), "it has its own"
     machines.nodes.folders["a"] = Path(machines.location)
     assert await machines.problem("a") == ""
     for found in Path(machines.place).iterdir():  # it was emptied
@@ -107,7 +108,7 @@ async def test_a_mark_that_no_manager_has_noted_proves_nothing(machines: Machine
     for noted in machines.directory.iterdir():
         noted.unlink()
     assert await machines.problem("b") == ""
-    assert "is not the folder in which" in await machines.problem("a")
+    assert "is not the place in which" in await machines.problem("a")
 
 
 async def test_a_node_whose_keeper_cannot_tell_is_used_and_makes_no_mark(machines: Machines) -> None:
@@ -116,7 +117,7 @@ async def test_a_node_whose_keeper_cannot_tell_is_used_and_makes_no_mark(machine
     assert await machines.problem("b") == ""
     assert await machines.problem("a") == ""
     machines.nodes.earlier.clear()
-    assert "is not the folder in which" in await machines.problem("a")
+    assert "is not the place in which" in await machines.problem("a")
 
 
 async def test_what_the_managers_machine_cannot_look_at_is_no_answer(machines: Machines) -> None:
