@@ -144,7 +144,7 @@ class JobStart:
 
 
 MOST_NAMED = 3
-"""How many of the checkpoints that were passed over a reason names; it counts the others."""
+"""Maximum number of passed-over checkpoints that a reason names; it counts the others."""
 
 
 def describe_start(
@@ -207,7 +207,7 @@ class TrialJobForm:
     """What the job may continue from, in this order. A service that is `SupportsCheckpoints` takes the first that is
     whole; to any other it is one checkpoint, which the engine has verified on the manager's machine."""
     damaged: tuple[CheckpointOffer, ...] = ()
-    """What is not offered again because an earlier job has found it damaged."""
+    """Checkpoints that are not offered again because an earlier job has found them damaged."""
     placement: NodePlacement | None = None  # set by the manager for services that are `SupportsNodes`
     lease_seconds: float | None = None
     tags: tuple[str, ...] = ()
@@ -222,7 +222,7 @@ class TrialJobForm:
 
     @property
     def passed_over(self) -> list[tuple[CheckpointOffer, str]]:
-        """What `describe_start` names and counts before what the service passes over."""
+        """Checkpoints that `describe_start` names and counts before those that the service passes over."""
         return [(offer, offer.damage) for offer in self.damaged]
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a node stores checkpoints where the manager and the other nodes find them.
+"""The proof that a node stores checkpoints where the manager and the other nodes find them.
 
 A folder, or a URL such as file:///scratch, may be something else on each machine. So there is a mark in the storage of
 each experiment, an empty file with a random name, and only machines that find it there are used. The manager's
@@ -24,7 +24,7 @@ from proctor.trial_keeper.protocol import Launch
 __all__ = ["MARK_PREFIX", "NOTE_FILE", "SharedStorage"]
 
 NOTE_FILE = "storage-mark"
-"""In the experiment's folder: the name of the mark that counts."""
+"""File in the experiment's folder with the name of the mark that counts."""
 _ADVICE = (
     "other machines would not find what is stored there: mount the folder that all nodes share, or have a URL of an "
     "object store as checkpointStorage"

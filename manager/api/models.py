@@ -179,7 +179,7 @@ class Trial(Resource):
     origin_job_id: str | None = None
     """The job whose checkpoint it began with, if it did."""
     origin_checkpoint: str | None = Field(default=None, examples=["/home/ann/.proctor/experiments/…/checkpoints/3"])
-    """That checkpoint: an absolute path on its node, or a URL."""
+    """The checkpoint itself: an absolute path on its node, or a URL."""
     paused_by: PausedBy | None = None
     """Who has paused it, or is pausing it. Only that one has it run again: a user (USER), a user who has paused its
     experiment together with its trials (EXPERIMENT), or its trial scheduler (SCHEDULER). null: it is not paused."""
@@ -196,7 +196,7 @@ class Trial(Resource):
     intermediate_count: int = 0
     usage: Usage
     run_seconds: float | None = Field(default=None, examples=[61.5])
-    """How long its jobs have run, one after another; null before the first one begins."""
+    """Seconds for which its jobs have run, one after another; null before the first one begins."""
     created_at: Time
     started_at: Time | None = None
     ended_at: Time | None = None
@@ -257,7 +257,7 @@ class Job(Resource):
     resumed_from_job: str | None = None
     """The job whose checkpoint it continues."""
     resume_checkpoint: str | None = Field(default=None, examples=["/home/ann/.proctor/experiments/…/checkpoints/3"])
-    """That checkpoint: an absolute path on its node, or a URL."""
+    """The checkpoint itself: an absolute path on its node, or a URL."""
     resumed_from_step: int | None = None
     start_reason: str = Field(default="", examples=["from checkpoint 3 of job 2, which is on this node"])
     """Where it begins, and why there; empty for a first attempt."""
@@ -269,11 +269,11 @@ class Job(Resource):
     cpu_seconds: float | None = Field(default=None, examples=[41.7])
     """Processor time of all its processes; null while it runs, and where it is not known."""
     run_seconds: float | None = Field(default=None, examples=[61.5])
-    """How long it has run, by a clock that nothing sets; null before it begins, and where it has ended and only its
-    times tell."""
+    """Seconds for which it has run, by a clock that nothing sets; null before it begins, and where it has ended and
+    only its times tell."""
     verdict_seconds: float = Field(default=0.0, examples=[0.4])
-    """For how many of them it waited for verdicts of its trial scheduler; these count neither for `maxTrialDuration`
-    nor for `time_total_s`."""
+    """Seconds of these in which it waited for verdicts of its trial scheduler; these count neither for
+    `maxTrialDuration` nor for `time_total_s`."""
     pid: int | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -307,8 +307,8 @@ class Metric(Resource):
     """The report as it was made."""
     time: Time
     seconds: float | None = Field(default=None, examples=[12.5])
-    """How long its job had run, by a clock that nothing sets and without waits for verdicts; null where only `time`
-    tells."""
+    """Seconds for which its job had run, by a clock that nothing sets and without waits for verdicts; null where only
+    `time` tells."""
 
 
 class TrialRank(Resource):

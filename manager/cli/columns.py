@@ -85,7 +85,7 @@ def now() -> datetime:
 
 
 def elapsed(row: TableRow) -> float | None:
-    """How many seconds a trial or a job has run, by the manager's word where it knows; None for what has not begun."""
+    """Return how many seconds a trial or a job has run, as counted by the manager if it can; None before it begins."""
     known: float | None = row.get("run_seconds")
     return since_start(row) if known is None or row.get("started_at") is None else known
 

@@ -57,7 +57,7 @@ _DRAFT = re.compile(
 )
 """How files of the home are called before they are complete, see `files.replace_file`. Others are not ours."""
 _OURS = frozenset({CONFIG_FILE, UNFINISHED_FILE, OWNER_FILE})
-"""What shows that a folder is an experiment's."""
+"""Files that show that a folder is an experiment's."""
 HANDOVER_SECONDS = 3600.0
 """A handed-over file that is older was left by a `create` that was killed."""
 LOCK_SECONDS = 2.0
@@ -310,7 +310,7 @@ async def find_stranger(home: Home, control: Database, row: ExperimentRow, *, on
 
 
 def _why_strange(directory: Path, owner: Owner | None, config: Mapping[str, Any]) -> str:
-    """As `find_stranger`. Blocks.
+    """Look at the folder for `find_stranger`. Blocks.
 
     :param owner: whose the folder must be; None: it is in the home, and so this manager's.
     :param config: the experiment's, which an earlier version has left as the only proof.

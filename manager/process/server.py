@@ -33,35 +33,37 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_HEAD_LINES = 256
 """Request line and headers of one request. The shortest header takes a hundred times its length of memory."""
 MAX_BYTES_BETWEEN = 64 * 1024
-"""What may come after the head, or after a piece of the body, before the next piece or the end."""
+"""Maximum number of bytes after the head, or after a piece of the body, before the next piece or the end."""
 HEAD_SECONDS = 20.0
-"""How long the head of a request may take, and how long a new connection may stay silent."""
+"""Maximum time for the head of a request, and for the silence of a new connection."""
 BODY_SECONDS = 20.0
-"""How long a body may take to bring MIN_BODY_BYTES more, or to end; chunk extensions and trailers included."""
+"""Maximum time in which a body must bring MIN_BODY_BYTES more, or end; chunk extensions and trailers included."""
 MIN_BODY_BYTES = 1024
 ANSWERED_SECONDS = 10.0
-"""How long the rest of a body is read when its request is answered already. Closing at once could lose the answer: the
-system resets a connection that is closed with bytes unread."""
+"""Maximum time for reading the rest of a body when its request is answered already. Closing at once could lose the
+answer: the system resets a connection that is closed with bytes unread."""
 READ_BYTES = 64 * 1024
-"""How much of what a connection has sent is read at a time, and kept while a request waits for its answer."""
+"""Maximum number of bytes that are read from a connection at a time, and kept while a request waits for its answer."""
 CHUNKED_BYTES = 4 * 1024
 CHUNKED_PIECES = 100
-"""How much of a chunked body is parsed at once. Chunks may be tiny, and each one costs as much as a large one."""
+"""Maximum number of pieces of a chunked body that are parsed at once. Chunks may be tiny, and each one costs as much as
+a large one."""
 TURN_SECONDS = 0.1
-"""How long the turn of a connection lasts at most; a request may take much longer."""
+"""Maximum time for the turn of a connection; a request may take much longer."""
 TURN_PAUSE_SECONDS = 0.002
-"""Between two turns: the loop has most of its time for the others."""
+"""Pause between two turns: the loop has most of its time for the others."""
 UNREAD_SECONDS = 60.0
-"""How long a client may leave an answer unread that fills the buffers."""
+"""Maximum time for which a client may leave an answer unread that fills the buffers."""
 MAX_CONNECTIONS = 512
-"""Fewer where the limit on open files is low."""
+"""Maximum number of connections; fewer where the limit on open files is low."""
 MAX_KEEPER_CONNECTIONS = 4096
-"""The same for the server over TLS; a keeper holds two connections, and a third while it answers about files."""
+"""Maximum number of connections of the server over TLS; a keeper holds two, and a third while it answers about
+files."""
 MAX_HANDSHAKES = 256
 HANDSHAKE_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
 _EMPTY_LINE = re.compile(rb"(?:\A\r?\n|\n\r?\n)[\r\n]*")
-"""What ends a head and a chunked body, also where the line before it came earlier; with the empty lines after it."""
+"""The end of a head or of a chunked body, also where the line before it came earlier; with the empty lines after it."""
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +86,8 @@ class Turns:
             self._next = connection.loop.call_soon(self._give)
 
     def end(self, connection: "BoundedHttpProtocol") -> None:
-        """Its request is answered, or takes too long; nothing happens where it is another connection's turn."""
+        """End the turn of a connection whose request is answered or takes too long; does nothing where it is
+        another connection's."""
         if connection is self._holder and self._next is not None:
             self._next.cancel()
             self._holder, self._next = None, connection.loop.call_later(TURN_PAUSE_SECONDS, self._give)
@@ -121,7 +124,7 @@ class HeldFlow(FlowControl):
 
 
 class SharedState(ServerState):
-    """What the connections of a server share."""
+    """The state that the connections of a server share."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +135,7 @@ class SharedState(ServerState):
         body, or for an answer to be read."""
 
     def make_room(self) -> bool:
-        """Close the connection that has waited longest for its client. False where none waits."""
+        """Close the connection that has waited longest for its client; return False where none waits."""
         if not self.idle:
             return False
         next(iter(self.idle)).give_way()
@@ -188,7 +191,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.server_state.idle.pop(self, None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Stop all waits."""
         self.server_state.idle.pop(self, None)
         self._stop_timer()
         self._stop_unread_timer()
@@ -205,7 +208,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._feed()
 
     def take_turn(self) -> bool:
-        """Feed the parser with what was kept. Whether a request waits for its answer now."""
+        """Feed the parser with what was kept; return whether a request waits for its answer now."""
         if not self.transport.is_closing():
             self._feed()
         return self._is_answering()
@@ -266,8 +269,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
 
     def _take(self, most: int, length: int | None = None) -> bytes:
-        """The next bytes to feed, at most so many. They end where a message may end: after `length` bytes or, where
-        that is not known, after an empty line."""
+        """Return the next bytes to feed, at most `most`. They end where a message may end: after `length` bytes or,
+        where that is not known, after an empty line."""
         if length is None:
             end = _EMPTY_LINE.search(self._unfed[:most])
             length = most if end is None else end.end()
@@ -275,13 +278,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return part
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begin to count the time of a request's head."""
         super().on_message_begin()
         if self._timer is None:
             self._expect_head()
 
     def on_headers_complete(self) -> None:
-        """Its head is read."""
+        """Expect the body that belongs to the head."""
         self._head_is_complete = True
         self._bytes_between = 0
         lengths = [int(value) for name, value in self.headers if name == b"content-length"]
@@ -290,7 +293,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._expect_body()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
+        """Take a piece of the body."""
         self._bytes_between = 0
         self._pieces += 1
         if self._body_left is not None:
@@ -303,7 +306,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._expect_body()
 
     def on_message_complete(self) -> None:
-        """It is read; what follows is the head of the next one."""
+        """Expect the head of the next request."""
         self._head_is_complete = False
         self._head_bytes = 0
         self._head_lines = 0
@@ -319,7 +322,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             )
 
     def on_response_complete(self) -> None:
-        """A request is answered, perhaps before its body was read."""
+        """Continue after an answer; the body of its request is perhaps not read yet."""
         super().on_response_complete()
         self.server_state.turns.end(self)
         self.server_state.idle[self] = None
@@ -333,18 +336,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._wait_for_turn()
 
     def timeout_keep_alive_handler(self) -> None:
-        """No further request came."""
+        """Close the connection: no further request came."""
         self._close()
 
     def pause_writing(self) -> None:
-        """The client does not read what it asked for."""
+        """Limit the time for which the client leaves an answer unread."""
         super().pause_writing()
         self.server_state.idle[self] = None
         self._stop_unread_timer()
         self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Stop limiting it: the client reads again."""
         self._stop_unread_timer()
         if self._is_answering():
             self.server_state.idle.pop(self, None)
@@ -437,11 +440,11 @@ class BoundedReader(asyncio.BufferedProtocol):
         self._protocol.connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """That of all connections: it is emptied before another one is read."""
+        """Return the buffer of all connections: it is emptied before another one is read."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes were read."""
+        """Pass on the bytes that were read."""
         self._protocol.data_received(bytes(self._buffer[:nbytes]))
 
     def eof_received(self) -> None:
@@ -493,7 +496,7 @@ class HttpServer(uvicorn.Server):
         self._leaving.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, and then say so."""
+        """Start as uvicorn does, and set `serving`."""
         await super().startup(sockets)
         self.server_state.default_headers = self.config.encoded_headers
         self.serving.set()
@@ -551,7 +554,7 @@ class TlsHttpServer(HttpServer):
             task.add_done_callback(lambda done: self._handshakes.pop(done, None))
 
     async def _shake_hands(self, connection: socket.socket) -> None:
-        """Whoever does not speak TLS, or is too slow, is let go; the keeper's own log says why it cannot connect."""
+        """Drop a client that does not speak TLS or is too slow; the keeper's own log says why it cannot connect."""
         loop = asyncio.get_running_loop()
         connection.setblocking(False)
         try:

@@ -258,7 +258,7 @@ class TrialJobRow(Row):
         return max(self.ended_at - self.started_at, 0.0) if self.run_seconds is None else self.run_seconds
 
     def seconds_until(self, now: float) -> float | None:
-        """How long a job has run that runs; None before it begins.
+        """Return how long a job has run that runs; None before it begins.
 
         :param now: `Clock.steady`.
         """

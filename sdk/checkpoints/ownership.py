@@ -1,4 +1,4 @@
-"""Whose a place is: one in a checkpointStorage, or the folder of an experiment outside the home.
+"""The owner of a place: of one in a checkpointStorage, or of the folder of an experiment outside the home.
 
 All checkpoints of an experiment lie in `<location>/<experiment id>`. A name proves nothing: a folder of the same name
 may be a stranger's. So a file in it, OWNER_FILE, names the experiment and the manager that store there, and nothing is
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 OWNER_FILE = ".proctor-owner.json"
 SHARED_PREFIX = ".proctor-shared-"
-"""How the name of the file begins by which machines see that they share a place."""
+"""Beginning of the name of the file by which machines recognize that they share a place."""
 _OURS = ".proctor-"
-"""How the names of files begin that say nothing about who uses a place: a probe may have left one."""
+"""Beginning of the names of files that say nothing about the owner of a place: a probe may have left one."""
 
 
 class CheckpointPlace(ABC):
-    """Where the checkpoints of one experiment are: a folder, or what lies under a URL."""
+    """The place of one experiment's checkpoints: a folder, or what lies under a URL."""
 
     @abstractmethod
     def read(self, name: str) -> "bytes | None":
-        """A file in it; None where there is none."""
+        """Return the content of a file in it; None where there is none."""
 
     @abstractmethod
     def names(self) -> "Collection[str]":
-        """What is in it, without what lies deeper; nothing where it does not exist."""
+        """Return the names in it, without what lies deeper; none where it does not exist."""
 
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:
@@ -65,12 +65,12 @@ class Owner(NamedTuple):
     """Seconds since the epoch."""
 
     def encode(self) -> bytes:
-        """What OWNER_FILE holds."""
+        """Return the content of OWNER_FILE."""
         return json.dumps({"written_by": "proctor", **self._asdict()}, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "Owner | None":
-        """Who is named; None where that is not to be read."""
+        """Return the owner that a file names; None where it cannot be read."""
         try:
             found = json.loads(data)
             return cls(str(found["home"]), str(found["experiment"]), float(found["created_at"]))
@@ -79,10 +79,10 @@ class Owner(NamedTuple):
 
 
 class StoredProof(NamedTuple):
-    """A checkpoint that an experiment has registered: where a version that left no OWNER_FILE had stored it."""
+    """A checkpoint that an experiment has registered, stored by a version that left no OWNER_FILE."""
 
     path: str
-    """In the place."""
+    """Path of its folder in the place."""
     manifest: str
     """The SHA-256 of its manifest."""
 
@@ -107,7 +107,7 @@ def claim(place: CheckpointPlace, owner: Owner, *, proofs: "Iterable[Sequence[st
 
 
 def release(place: CheckpointPlace, owner: Owner) -> None:
-    """Leave a place to whoever claims it next; its checkpoints stay. Does nothing where it has another owner."""
+    """Leave a place to the next one that claims it; its checkpoints stay. Does nothing where it has another owner."""
     data = place.read(OWNER_FILE)
     if data is not None and Owner.decode(data) == owner:
         for name in place.names():
@@ -135,7 +135,7 @@ def delete(place: CheckpointPlace, owner: Owner) -> str:
 
 
 class FolderPlace(CheckpointPlace):
-    """A folder. Where it is made, whoever may write beside it may write in it: trials may run as other users."""
+    """A folder. Where it is made, all users who may write beside it may write in it: trials may run as other users."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -223,7 +223,7 @@ def _is_stored(place: CheckpointPlace, path: str, manifest: str) -> bool:
 def describe_other(found: "Owner | None", owner: Owner) -> str:
     """Return why a place is not an owner's, as a clause.
 
-    :param found: who is named there; None where that is not to be read.
+    :param found: the owner that is named there; None where that cannot be read.
     """
     if found is None:
         return f"its {OWNER_FILE} cannot be read"

@@ -209,7 +209,7 @@ def put_mark(url: str, mark: str) -> None:
 
 
 def _read_in_another_process(url: str) -> str:
-    """What keeps another process from finding the object of a probe, as a clause; "" if it does."""
+    """Return what keeps another process from finding the object of a probe, as a clause; "" if nothing does."""
     from subprocess import TimeoutExpired, run
 
     request = json.dumps({"do": "read", "url": url}).encode()

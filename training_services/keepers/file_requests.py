@@ -45,10 +45,10 @@ _Answer = tuple[FileAnswer, bytes]
 
 
 class StorageAnswer(NamedTuple):
-    """What a node says of a storage for checkpoints."""
+    """The answer of a node about a storage for checkpoints."""
 
     problem: str = ""
-    """What keeps trials from storing there, as a clause; "" if nothing does, or if that is not known."""
+    """Obstacle to storing there, as a clause; "" if there is none, or if that is not known."""
     has_mark: bool | None = None
     """Whether the file that was asked for is there; None if that is not known."""
 
@@ -175,7 +175,7 @@ class FileRequests:
     async def probe_storage(
         self, storage: str, launch: Launch, *, mark: str, makes_mark: bool, timeout_seconds: float
     ) -> StorageAnswer:
-        """What keeps the trials of an experiment from storing checkpoints; a keeper of an earlier version cannot tell,
+        """Return whether the trials of an experiment can store checkpoints; a keeper of an earlier version cannot tell,
         or not all of it."""
         if ProbeStorage.__name__ not in self._registration.commands:
             return StorageAnswer()
@@ -337,7 +337,7 @@ class KeeperFiles(ABC):
         makes_mark: bool = False,
         timeout_seconds: float = 120.0,
     ) -> StorageAnswer:
-        """What keeps the trials of an experiment on a node from storing checkpoints in a folder or under a URL.
+        """Return whether the trials of an experiment on a node can store checkpoints in a folder or under a URL.
 
         :param launch: of one of its jobs there.
         :param mark: the name of a file to look for in it.

@@ -290,9 +290,9 @@ class RequestBuilder:
         }
 
     def probe_storage(self, asked: ProbeStorage) -> tuple[str, bool | None]:
-        """What keeps the trials of an experiment from storing checkpoints, as a clause, and whether the mark is there;
-        "" if nothing does, or if that is not known, and None where the mark was not looked for: where it is a URL, the
-        interpreter is asked with which the trial's command begins. Blocks."""
+        """Return what keeps the trials of an experiment from storing checkpoints, as a clause, and whether the mark is
+        there; "" if nothing does, or if that is not known, and None where the mark was not looked for: where it is a
+        URL, the interpreter is asked with which the trial's command begins. Blocks."""
         storage, launch = asked.folder, asked.launch
         try:
             if not is_url(storage):

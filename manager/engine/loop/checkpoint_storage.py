@@ -1,4 +1,4 @@
-"""Where an experiment's checkpoints are stored instead of in the jobs' folders, and what of that place is its own.
+"""The place where an experiment's checkpoints are stored instead of in the jobs' folders, and its ownership.
 
 `create` claims `<location>/<experiment id>` with a mark, and the deletion of the experiment deletes what has its mark:
 see `proctor.sdk.checkpoints.ownership`. An earlier version left no marks. What it has stored is marked by the first
@@ -43,9 +43,9 @@ _ADVICE = {
     False: "choose another id or location, or move it away",
     True: "delete that experiment with --keep-checkpoints first, or load this one without --keep-storage",
 }
-"""What to do where a place is another's: for who creates an experiment, and for who adopts what it has stored."""
+"""Advice where a place is another's: for a new experiment (False), and for one that adopts a place (True)."""
 MOST_PROOFS = 100
-"""Of the newest checkpoints; one that is found is enough."""
+"""Maximum number of checkpoints, the newest ones, that are offered as proof; one that is found is enough."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class CheckpointStorage:
 
     @classmethod
     def of(cls, config: "ExperimentConfig", directory: Path) -> "CheckpointStorage | None":
-        """That of the experiment in this folder, if it has one."""
+        """Return the storage of the experiment in this folder, if it has one."""
         found = config.checkpoint_storage
         if found is None:
             return None
@@ -66,21 +66,21 @@ class CheckpointStorage:
 
     @classmethod
     def with_secrets(cls, config: "CheckpointStorageConfig", secrets: Mapping[str, str]) -> "CheckpointStorage":
-        """That of an experiment whose secrets were handed over: those that are missing are left out."""
+        """Return the storage of an experiment whose secrets were handed over: those that are missing are left out."""
         found = {name: secrets.get(f"{STORAGE_SECRETS}.{name}") for name in config.environment}
         return cls(config.location, {name: value for name, value in found.items() if value is not None})
 
     def of_experiment(self, experiment_id: str) -> str:
-        """Where the checkpoints of an experiment are."""
+        """Return the folder or URL of an experiment's checkpoints."""
         return f"{self.location}/{experiment_id}"
 
     def of_job(self, experiment_id: str, trial_id: str, number: int) -> str:
-        """Where the checkpoints of a job are."""
+        """Return the folder or URL of a job's checkpoints."""
         return f"{self.of_experiment(experiment_id)}/{trial_id}/{number}"
 
 
 async def owner_of(control: Database, experiment_id: str, created_at: float) -> Owner:
-    """An experiment of the manager whose control database this is."""
+    """Return an experiment of the manager whose control database this is, as an owner."""
     return Owner((await control.read(database_identity.read)).id, experiment_id, created_at)
 
 
@@ -120,7 +120,7 @@ def _refused(problem: str) -> BadRequest:
 
 @dataclass(frozen=True)
 class ExperimentPlace:
-    """What is one experiment's in a `CheckpointStorage`. Its methods raise ServiceUnavailable."""
+    """The place of one experiment in a `CheckpointStorage`. Its methods raise ServiceUnavailable."""
 
     storage: CheckpointStorage
     owner: Owner
@@ -134,7 +134,7 @@ class ExperimentPlace:
         return is_url(self.storage.location) or os.path.isdir(self.storage.location)
 
     async def claim(self, *, proofs: Iterable[StoredProof] = (), adopts: bool = False) -> str:
-        """As `ownership.claim`."""
+        """Claim the place, see `ownership.claim`."""
         if is_url(self.storage.location):
             where = (str(self), self.owner, self.storage.environment)
             return await claim_place(*where, proofs=proofs, adopts=adopts)
@@ -143,14 +143,14 @@ class ExperimentPlace:
         )
 
     async def release(self) -> None:
-        """As `ownership.release`."""
+        """Release the place, see `ownership.release`."""
         if is_url(self.storage.location):
             await release_place(str(self), self.owner, self.storage.environment)
         else:
             await self._in_folder(lambda place: ownership.release(place, self.owner), "written")
 
     async def delete(self) -> str:
-        """As `ownership.delete`."""
+        """Delete the place, see `ownership.delete`."""
         if is_url(self.storage.location):
             return await delete_place(str(self), self.owner, self.storage.environment)
         return await self._in_folder(lambda place: ownership.delete(place, self.owner), "deleted")
@@ -164,7 +164,7 @@ class ExperimentPlace:
 
 @asynccontextmanager
 async def claimed(place: ExperimentPlace | None, *, adopts: bool = False) -> AsyncIterator[None]:
-    """A new experiment's place is its own; where the experiment does not come to be, the place is as it was. Raises
+    """Claim the place of a new experiment, and release it where the experiment does not come to be. Raises
     BadRequest where something else is there, or it cannot be written.
 
     :param adopts: what is there without an owner is the experiment's, by its user's word.
@@ -198,14 +198,14 @@ class CheckpointPlaces:
     async def new(
         self, config: "ExperimentConfig", secrets: Mapping[str, str], experiment_id: str, created_at: float
     ) -> ExperimentPlace | None:
-        """Where an experiment that is being made will store its checkpoints, if not in its jobs' folders."""
+        """Return the place of an experiment that is being made; None where it stores in its jobs' folders."""
         if config.checkpoint_storage is None:
             return None
         storage = CheckpointStorage.with_secrets(config.checkpoint_storage, secrets)
         return await self._place(storage, experiment_id, created_at)
 
     async def of(self, row: ExperimentRow) -> ExperimentPlace | None:
-        """Where an experiment stores its checkpoints, if not in its jobs' folders."""
+        """Return the place of an experiment; None where it stores in its jobs' folders."""
         storage = CheckpointStorage.of(await read_config(row), Path(row.directory))
         return None if storage is None else await self._place(storage, row.id, row.created_at)
 
@@ -213,7 +213,7 @@ class CheckpointPlaces:
         return ExperimentPlace(storage, await owner_of(self._control, experiment_id, created_at))
 
     async def give_up(self, row: ExperimentRow, *, keep_checkpoints: bool) -> list[str]:
-        """Delete what an experiment has stored, or leave it to whoever claims it next. Returns what was left that
+        """Delete what an experiment has stored, or leave it to the next one that claims it. Returns what was left that
         should have been deleted, a sentence each. Raises Unavailable with what to do."""
         place = await self.of(row)
         if place is None:

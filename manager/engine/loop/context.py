@@ -128,8 +128,8 @@ class JobFormBuilder:
 
 
 def _offers(job: TrialJobRow) -> tuple[CheckpointOffer, ...]:
-    """What a job may continue from, and what it could if it were not damaged. Rows of earlier versions name one
-    checkpoint."""
+    """Return the checkpoints that a job may continue from, and those that are damaged. Rows of earlier versions name
+    one checkpoint."""
     if job.checkpoints is None and job.resumed_from_job is not None and job.resume_checkpoint is not None:
         path, sequence = job.resume_checkpoint, job.resumed_from_step or 0
         return (CheckpointOffer(job.resumed_from_job, path, sequence, job.resume_node_id),)

@@ -32,7 +32,7 @@ from proctor.training_services.stored_checkpoints import verify_stored
 from proctor.training_services.trial_processes import verify_on_this_machine
 
 MOST_OFFERED = 100
-"""How many checkpoints a job is offered at most: only where `keepCheckpoints` keeps more are some left out."""
+"""Maximum number of checkpoints that a job is offered: only where `keepCheckpoints` keeps more are some left out."""
 BEING_STARTED = "waiting: its job is being started"
 STORAGE_SECONDS = 10.0
 """How long the loop waits for the storage of checkpoints, where the service does not look at these by itself."""
@@ -50,7 +50,7 @@ _HELD_BY_EXPERIMENT = {
     ExperimentStatus.STOPPING: transitions.WAITS_FOR_RESUME,
     ExperimentStatus.ERROR: "waiting: the experiment is in ERROR; resume it, too",
 }
-"""Why a trial waits whose experiment places none."""
+"""Reasons of waiting trials whose experiment places none."""
 
 
 async def place_waiting(state: ExperimentState, turn: Turn, context: LoopContext) -> None:
@@ -185,21 +185,21 @@ async def _place(
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a trial's next job begins, as far as is known now: what it is offered to continue from, and what of that it
-    is assumed to take."""
+    """The beginning of a trial's next job, as far as is known now: the checkpoints that it is offered, and the one that
+    it is assumed to take."""
 
     offers: Sequence[CheckpointOffer]
-    """With those that are known to be damaged, where the service says where the job begins."""
+    """The offered checkpoints, with those that are known to be damaged where the service says where the job begins."""
     start: JobStart
     problem: str = ""
-    """Why the trial cannot run: it is to continue from another trial's checkpoint, and none is whole."""
+    """Reason why the trial cannot run: it is to continue from another trial's checkpoint, and none is whole."""
 
 
 async def find_start(
     context: LoopContext, state: ExperimentState, trial: TrialRow, *, decision: DecisionRow | None = None
 ) -> Beginning:
-    """Where the trial's next job begins. A service that is not `SupportsCheckpoints` is given the first checkpoint that
-    is whole on this machine.
+    """Return where the trial's next job begins. A service that is not `SupportsCheckpoints` is given the first
+    checkpoint that is whole on this machine.
 
     :param decision: what was decided of the job.
     """
@@ -224,7 +224,7 @@ async def find_start(
 
 
 async def _verify_here(offer: CheckpointOffer) -> str:
-    """What is wrong with a checkpoint on this machine, as a clause. Nothing is placed while the manager has few
+    """Return what is wrong with a checkpoint on this machine, as a clause. Nothing is placed while the manager has few
     descriptors left, so that this hardly ever fails."""
     try:
         return await verify_on_this_machine(offer)
@@ -244,7 +244,7 @@ async def _verify_stored(context: LoopContext, offer: CheckpointOffer) -> str:
 
 @dataclass(frozen=True)
 class CheckpointStores:
-    """Where the checkpoints of an experiment's trials are looked up.
+    """The stores in which the checkpoints of an experiment's trials are looked up.
 
     `member`: the rank whose curve is the trial's.
     """
@@ -269,7 +269,7 @@ async def find_offers(
     decision: DecisionRow | None = None,
     most: int = MOST_OFFERED,
 ) -> list[CheckpointOffer]:
-    """From what a trial's next job may continue, in the order of preference: the checkpoints that the trial has
+    """Return what a trial's next job may continue from, in the order of preference: the checkpoints that the trial has
     registered, newest first; then the one that it was cloned or retried from, before which its own curve has no points,
     with the others from which that one's trial could continue: first the older ones, then the newer ones.
 
@@ -362,7 +362,7 @@ def _within(offer: CheckpointOffer, newer: CheckpointOffer) -> CheckpointOffer:
 
 
 async def _complete(stores: CheckpointStores, offers: Sequence[CheckpointOffer]) -> list[CheckpointOffer]:
-    """With the nodes of their jobs."""
+    """Return the offers with the nodes of their jobs."""
     unknown = {offer.job_id for offer in offers if offer.node_id is None}
 
     def read(connection: sqlite3.Connection) -> dict[str, str | None]:

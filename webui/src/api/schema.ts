@@ -2451,7 +2451,7 @@ export interface components {
             resumed_from_job?: string | null;
             /**
              * Resume Checkpoint
-             * @description That checkpoint: an absolute path on its node, or a URL.
+             * @description The checkpoint itself: an absolute path on its node, or a URL.
              * @example /home/ann/.proctor/experiments/…/checkpoints/3
              */
             resume_checkpoint?: string | null;
@@ -2486,15 +2486,15 @@ export interface components {
             cpu_seconds?: number | null;
             /**
              * Run Seconds
-             * @description How long it has run, by a clock that nothing sets; null before it begins, and where it has ended and only its
-             *     times tell.
+             * @description Seconds for which it has run, by a clock that nothing sets; null before it begins, and where it has ended and
+             *     only its times tell.
              * @example 61.5
              */
             run_seconds?: number | null;
             /**
              * Verdict Seconds
-             * @description For how many of them it waited for verdicts of its trial scheduler; these count neither for `maxTrialDuration`
-             *     nor for `time_total_s`.
+             * @description Seconds of these in which it waited for verdicts of its trial scheduler; these count neither for
+             *     `maxTrialDuration` nor for `time_total_s`.
              * @default 0
              * @example 0.4
              */
@@ -2741,8 +2741,8 @@ export interface components {
             time: string;
             /**
              * Seconds
-             * @description How long its job had run, by a clock that nothing sets and without waits for verdicts; null where only `time`
-             *     tells.
+             * @description Seconds for which its job had run, by a clock that nothing sets and without waits for verdicts; null where only
+             *     `time` tells.
              * @example 12.5
              */
             seconds?: number | null;
@@ -3774,7 +3774,7 @@ export interface components {
             origin_job_id?: string | null;
             /**
              * Origin Checkpoint
-             * @description That checkpoint: an absolute path on its node, or a URL.
+             * @description The checkpoint itself: an absolute path on its node, or a URL.
              * @example /home/ann/.proctor/experiments/…/checkpoints/3
              */
             origin_checkpoint?: string | null;
@@ -3820,7 +3820,7 @@ export interface components {
             usage: components["schemas"]["Usage"];
             /**
              * Run Seconds
-             * @description How long its jobs have run, one after another; null before the first one begins.
+             * @description Seconds for which its jobs have run, one after another; null before the first one begins.
              * @example 61.5
              */
             run_seconds?: number | null;
@@ -3957,7 +3957,7 @@ export interface components {
             origin_job_id?: string | null;
             /**
              * Origin Checkpoint
-             * @description That checkpoint: an absolute path on its node, or a URL.
+             * @description The checkpoint itself: an absolute path on its node, or a URL.
              * @example /home/ann/.proctor/experiments/…/checkpoints/3
              */
             origin_checkpoint?: string | null;
@@ -4003,7 +4003,7 @@ export interface components {
             usage: components["schemas"]["Usage"];
             /**
              * Run Seconds
-             * @description How long its jobs have run, one after another; null before the first one begins.
+             * @description Seconds for which its jobs have run, one after another; null before the first one begins.
              * @example 61.5
              */
             run_seconds?: number | null;
