@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 _LONG_WAIT_SECONDS = 2.0
 """A trial that has waited for a verdict for so long says that it does; most have theirs in hundredths of a second."""
+_SHORTAGE_RETRY_SECONDS = 0.5
 
 
 @dataclass(eq=False)
@@ -59,11 +60,16 @@ class Job:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long it may still run, without its waits for verdicts; None where it has no limit, or is to stop."""
+        """How long it may still run, without its waits for verdicts; None where it has no limit, or is to stop. While
+        these waits are not known for lack of descriptors, at least the time until it should be asked again."""
         limit = self.record.launch.max_duration_seconds
         if limit is None or self.process is None or self.record.stop is not None:
             return None
-        return limit - (self.process.seconds - verdict_seconds(self.directory, boot_time()))
+        left = limit - self.process.seconds
+        try:
+            return left + verdict_seconds(self.directory, boot_time())
+        except OSError:
+            return max(left, _SHORTAGE_RETRY_SECONDS)
 
     def show_milestone(self) -> None:
         """Write to control.json at which step its trial waits, if that is known, and it is not to stop. On a full disk

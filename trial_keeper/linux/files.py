@@ -12,6 +12,7 @@ from _thread import get_native_id
 from contextlib import suppress
 
 from proctor.sdk.files import name_beside, put_in_place, remove_file, set_aside, write_all
+from proctor.sdk.process_limits import is_short
 from proctor.sdk.protocol import MAX_WAITS_BYTES, WAITS_FILE, read_wait, read_waits
 
 
@@ -101,18 +102,24 @@ def _open_to_write(path: str, mode: int) -> int:
 
 
 def verdict_seconds(directory: str, now: float) -> float:
-    """Return how long a job has waited for verdicts in this boot of the machine, up to `now` (CLOCK_BOOTTIME)."""
+    """Return how long a job has waited for verdicts in this boot of the machine, up to `now` (CLOCK_BOOTTIME). Raises
+    OSError where the machine has no descriptors left."""
     return read_waits(_read_waits_file(directory), now)
 
 
 def present_wait(directory: str, now: float) -> tuple[float, float]:
     """Return how long a job waits for a verdict at `now` (CLOCK_BOOTTIME), and how long it may; zeros if it waits for
-    none."""
-    return read_wait(_read_waits_file(directory), now)
+    none, and while that is not known."""
+    try:
+        return read_wait(_read_waits_file(directory), now)
+    except OSError:
+        return 0.0, 0.0
 
 
 def _read_waits_file(directory: str) -> bytes:
     try:
         return read_regular_file(f"{directory}/{WAITS_FILE}", MAX_WAITS_BYTES)
-    except OSError:  # it has waited for none, or the disk does not say
+    except OSError as error:  # it has waited for none, or the disk does not say
+        if is_short(error):
+            raise
         return b""

@@ -306,6 +306,14 @@ class _Reaper:
             ending.detail += f" (processes that do not react to SIGKILL: {', '.join(map(str, left))})"
         return ending
 
+    def _waited(self, now: float) -> float:
+        """Return how long the job has waited for verdicts; waits until the machine has a descriptor to look."""
+        while True:
+            try:
+                return verdict_seconds(self._request["directory"], now)
+            except OSError:
+                time.sleep(_SHORTAGE_RETRY_SECONDS)
+
     def _record(self, ending: Ending) -> None:
         """Write the end down, within the room that was allocated for it. What the trial has made of its folder is put
         right for that. A disk that refuses is tried again until it works or the end is no longer needed; meanwhile
@@ -322,7 +330,7 @@ class _Reaper:
                 "memory": read_content(self._memory).decode("ascii", "replace") if self._memory >= 0 else "",
                 "cpu_seconds": processes.cpu_seconds_of_children(),
                 "run_seconds": now - self._started_boot,
-                "verdict_seconds": verdict_seconds(self._request["directory"], now),
+                "verdict_seconds": self._waited(now),
             }
         ).encode()
         path = os.path.join(self._request["directory"], EXIT_FILE)

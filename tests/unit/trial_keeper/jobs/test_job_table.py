@@ -1,16 +1,20 @@
 """What happens to a job between two steps of its table, and records that the disk does not let go."""
 
 import errno
+import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
+from fakes.descriptors import no_descriptors
 from fakes.launches import make_launch
 
+from proctor.sdk.protocol import WAITS_FILE, boot_id, boot_time
 from proctor.trial_keeper.jobs.job import Job
 from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
-from proctor.trial_keeper.jobs.records import JobRecord, RecordFolder, StopRecord
+from proctor.trial_keeper.jobs.records import JobRecord, ProcessIdentity, ProcessRecord, RecordFolder, StopRecord
 from proctor.trial_keeper.jobs.table import JobTable
 from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import EndReason, Exit
@@ -53,6 +57,22 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     yield scene
     scene.job.close()
     scene.table.watch.close()
+
+
+async def test_a_job_is_not_stopped_at_its_limit_while_it_is_not_known_how_long_it_has_waited(scene: Scene) -> None:
+    """It ran for 100 s, 80 of them for verdicts, and may run for 50."""
+    job, this = scene.job, ProcessIdentity(os.getpid(), 0)
+    job.process = ProcessRecord(this, this, boot_id(), 0.0, 0.0, started_boot=boot_time() - 100.0)
+    job.record = replace(job.record, launch=replace(job.record.launch, max_duration_seconds=50.0))
+    Path(job.directory, WAITS_FILE).write_text("80.0 0.0 0.0\n")
+    stop = AsyncMock()
+    scene.table.stop = stop  # type: ignore[method-assign]
+    async with scene.tasks:
+        with no_descriptors():
+            scene.table._end_overdue(job)
+        assert job.deadline is not None
+        scene.table._end_overdue(job)
+    stop.assert_not_called()
 
 
 async def test_a_record_that_could_not_be_removed_goes_with_the_next_sweep(scene: Scene) -> None:

@@ -19,6 +19,7 @@ from proctor.trial_keeper.jobs.lost_reports import find_losses, is_reserve_used
 from proctor.trial_keeper.jobs.outbox import Outbox
 from proctor.trial_keeper.jobs.records import JobRecord, RecordFolder, read_exit, write_exit
 from proctor.trial_keeper.journal_tail import find_members, read_anchor
+from proctor.trial_keeper.linux.files import verdict_seconds
 from proctor.trial_keeper.linux.identity import describe_stop, is_alive, open_pidfd, start_time
 from proctor.trial_keeper.linux.locks import read_if_locked
 from proctor.trial_keeper.linux.processes import read_tag
@@ -63,6 +64,7 @@ def test_nothing_that_cannot_be_looked_at_is_gone(tmp_path: Path, folder: Record
         lambda: list_files(str(tmp_path)),
         lambda: read_file(str(tmp_path / "job"), "exit.json", 0, 10),
         lambda: read_if_locked(str(tmp_path / "job" / "exit.json")),
+        lambda: verdict_seconds(str(tmp_path / "job"), 1.0),
     ]
     found = []
     with no_descriptors():
