@@ -110,6 +110,7 @@ ENV_CURVE_POINTS = "PROCTOR_CURVE_POINTS"  # how many points the trial's curve h
 
 _CLOCK_BOOTTIME = 7  # Python names it on Linux only
 _BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+_boot_id = ""
 
 # Of each launcher: the variables of the rank and the number of processes, and those that distinguish its launches.
 _LAUNCHERS = (
@@ -218,9 +219,13 @@ def boot_time() -> float:
 
 
 def boot_id() -> str:
-    """Return the id of this boot of the machine; moments and process identities mean nothing across boots."""
-    with open(_BOOT_ID_FILE, encoding="ascii") as file:
-        return file.read().strip()
+    """Return the id of this boot of the machine; moments and process identities mean nothing across boots. A process
+    reads it once: it lives in one boot, and may have no descriptors left later."""
+    global _boot_id
+    if not _boot_id:
+        with open(_BOOT_ID_FILE, encoding="ascii") as file:
+            _boot_id = file.read().strip()
+    return _boot_id
 
 
 def write_moment(at: float) -> str:

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fakes.descriptors import no_descriptors
 
 from proctor.sdk import channel as channels
 from proctor.sdk import trial as sdk
@@ -28,6 +29,8 @@ HOUR = 3600.0
 def test_a_moment_is_read_on_the_boot_on_which_it_was_written_and_on_no_other() -> None:
     moment = write_moment(12.5)
     assert read_moment(moment) == 12.5
+    with no_descriptors():
+        assert read_moment(moment) == 12.5, "it is not of another boot only because nothing can be opened"
     other = moment.replace(moment[:8], "00000000")
     assert [read_moment(text) for text in (other, "", "12.5", f"{moment}x", moment.partition(" ")[0])] == [None] * 5
 
