@@ -364,14 +364,13 @@ class Manager:
             await self.providers.forget(experiment_id)
         if row.clean_up_owed or row.status is ExperimentStatus.STOPPING:
             await self._supervisor.settle(row)
-        stranger = await creation.find_stranger(self.home, self.control, row)
-        left = await self._places.give_up(row, keep_checkpoints=keep_checkpoints)
-        if stranger:
-            left.append(f"{row.directory} was left: {stranger}")
+        left = await self._places.give_up(row, keep_checkpoints=keep_checkpoints)  # may take long
         async with self._supervisor.metrics_closed(row):
             failpoint("manager.delete.before")
             try:
-                if not stranger:
+                if stranger := await creation.find_stranger(self.home, self.control, row):
+                    left.append(f"{row.directory} was left: {stranger}")
+                else:
                     await asyncio.to_thread(creation.remove_folder, Path(row.directory))
             except OSError as error:
                 raise Unavailable(f"the folder {row.directory} cannot be removed, delete it again: {error}") from error

@@ -10,10 +10,12 @@ import pytest
 from fakes import small_experiments
 from fakes.small_experiments import SMALL, Scene, played
 
+from proctor.manager.engine.loop.checkpoint_storage import CheckpointPlaces
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import CONFIG_FILE
+from proctor.manager.store.rows import ExperimentRow
 from proctor.sdk.checkpoints.ownership import OWNER_FILE, Owner
 
 
@@ -77,6 +79,23 @@ async def test_what_has_taken_the_place_of_the_folder_is_neither_used_nor_delete
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     with pytest.raises(Conflict, match=f"the folder {folder} already exists"):
         await scene.create()
+
+
+@played(play)
+async def test_what_takes_the_place_of_the_folder_while_a_storage_is_deleted_is_left(
+    scene: SceneElsewhere, manager: Manager, /, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = await scene.finished()
+    await manager.stop_experiment("exp")
+
+    async def take_long(self: CheckpointPlaces, row: ExperimentRow, *, keep_checkpoints: bool) -> list[str]:
+        folder.rename(scene.folder / "moved")
+        make_models_folder(folder)
+        return []
+
+    monkeypatch.setattr(CheckpointPlaces, "give_up", take_long)
+    assert await manager.delete_experiment("exp") == [f"{folder} was left: nothing shows that it is this experiment's"]
+    assert (folder / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("is_of_earlier_version", [False, True])
