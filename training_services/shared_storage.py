@@ -9,8 +9,10 @@ experiment's folder: a mark that is not noted (the manager was killed in between
 import asyncio
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from proctor.sdk.checkpoints.ownership import SHARED_PREFIX as MARK_PREFIX
 from proctor.sdk.checkpoints.ownership import FolderPlace
@@ -23,6 +25,9 @@ from proctor.trial_keeper.protocol import Launch
 
 __all__ = ["MARK_PREFIX", "NOTE_FILE", "SharedStorage"]
 
+T = TypeVar("T")
+LOOK_SECONDS = 30.0
+"""Maximum time for one look at a folder on the manager's machine."""
 NOTE_FILE = "storage-mark"
 """File in the experiment's folder with the name of the mark that counts."""
 _ADVICE = (
@@ -42,6 +47,8 @@ class SharedStorage:
         self._note = directory / NOTE_FILE
         self._hub = hub
         self._noting = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._look: asyncio.Future[Any] | None = None
 
     async def problem(self, keeper_id: str, place: str, launch: Launch, environment: Mapping[str, str]) -> str:
         """Return what keeps the trials of a node from storing checkpoints, as a clause; "" if nothing does, or if its
@@ -54,7 +61,7 @@ class SharedStorage:
         """
         while True:
             noted = await asyncio.to_thread(self._noted)
-            if is_url(place) or await asyncio.to_thread(os.path.isdir, os.path.dirname(place)):
+            if is_url(place) or await self._look_here(place, partial(_has_location, place)):
                 noted = noted or await self._note_first(_new_mark())
                 await self._mark_here(place, noted, environment)
             mark = noted or _new_mark()
@@ -94,10 +101,27 @@ class SharedStorage:
             if problem := await mark_storage(place, environment, mark):
                 raise ServiceUnavailable(f"on the manager's machine, {problem}")
             return
-        try:
-            await asyncio.to_thread(_mark_folder, FolderPlace(place), mark)
-        except OSError as error:
-            raise ServiceUnavailable(f"{place} cannot be used on the manager's machine: {error.strerror}") from error
+        await self._look_here(place, partial(_mark_folder, FolderPlace(place), mark))
+
+    async def _look_here(self, place: str, look: Callable[[], T]) -> T:
+        """Return what a function finds that may hang, as a network's file system does. Then it is left alone, and no
+        other one begins: the manager needs its other threads."""
+        async with self._looking:
+            if self._look is None or self._look.done():
+                self._look = asyncio.get_running_loop().run_in_executor(None, look)
+                self._look.add_done_callback(lambda done: done.cancelled() or done.exception())
+                await asyncio.wait({self._look}, timeout=LOOK_SECONDS)
+            if not self._look.done():
+                raise ServiceUnavailable(f"{place} does not answer on the manager's machine")
+            try:
+                return cast(T, self._look.result())
+            except OSError as error:
+                text = f"{place} cannot be used on the manager's machine: {error.strerror}"
+                raise ServiceUnavailable(text) from error
+
+
+def _has_location(place: str) -> bool:
+    return os.path.isdir(os.path.dirname(place))
 
 
 def _mark_folder(folder: FolderPlace, mark: str) -> None:

@@ -3,10 +3,13 @@ for itself is recognized by a mark that is missing."""
 
 import asyncio
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from fakes.keeper_node import eventually
 
+from proctor.training_services import shared_storage
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.keepers.file_requests import FileRequests, KeeperFiles, StorageAnswer
 from proctor.training_services.shared_storage import MARK_PREFIX, SharedStorage
@@ -125,3 +128,36 @@ async def test_what_the_managers_machine_cannot_look_at_is_no_answer(machines: M
     Path(machines.place).touch()
     with pytest.raises(ServiceUnavailable, match=rf"{machines.place} cannot be used on the manager's machine: "):
         await machines.problem("a")
+
+
+async def test_a_storage_that_hangs_on_the_managers_machine_holds_one_thread(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, goes_on = list[str](), threading.Event()
+
+    def hang(place: str) -> bool:
+        looks.append(place)
+        return goes_on.wait(60.0)
+
+    monkeypatch.setattr(shared_storage, "LOOK_SECONDS", 0.01)
+    storage = SharedStorage(machines.directory, machines.nodes)
+    with monkeypatch.context() as hanging:
+        hanging.setattr(shared_storage, "_has_location", hang)
+        for _ in range(3):
+            with pytest.raises(ServiceUnavailable, match=f"{machines.place} does not answer on the manager's machine"):
+                await storage.problem("a", machines.place, LAUNCH, {})
+    assert looks == [machines.place]
+    goes_on.set()
+    monkeypatch.setattr(shared_storage, "LOOK_SECONDS", 60.0)
+    await eventually(lambda: storage._look is not None and storage._look.done())
+    assert await storage.problem("a", machines.place, LAUNCH, {}) == ""
+
+
+@pytest.mark.slow
+async def test_a_url_must_lead_to_the_same_place_as_on_the_managers_machine(machines: Machines) -> None:
+    url = f"file://{machines.place}"
+    machines.nodes.folders["here"] = Path(machines.location)
+    for node, problem in (("a", f"{url} is not the place in which the experiment stores"), ("here", "")):
+        found = await SharedStorage(machines.directory, machines.nodes).problem(node, url, LAUNCH, {})
+        assert found.startswith(problem)
+        assert bool(found) == bool(problem)
