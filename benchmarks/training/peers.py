@@ -31,6 +31,7 @@ WORK = {
     "log every step": (("--log",), 0.97),
     "a checkpoint every 100 steps": (("--checkpoints",), 0.97),
     "both": (("--log", "--checkpoints"), 0.95),
+    "own Dataset, a checkpoint every 100 steps": (("--own-dataset", "--checkpoints"), 0.95),
 }
 TARGET_STALL = 1.2
 

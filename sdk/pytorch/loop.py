@@ -306,7 +306,7 @@ def _check_state(run: Run) -> None:
     :raises ConfigurationError: the model has parts that nothing would save, or a state holds what could not be loaded
         again safely; the text says where.
     """
-    run.parts.check()
+    run.parts.check(run.attributes.find_parts())
     found: dict[str, Any] = {}
     with suppress(Exception):  # a state that comes with the training is asked for again at the first save
         found["model"] = leave_out_split(run.model.state_dict())

@@ -22,17 +22,17 @@ Refused at a save are parts that no resumed run would have: those that `setup` a
 their networks, and no others, can take over a state; and names that have got each other's objects.
 """
 
-import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import prune
 from torch.optim import Optimizer
 
-from proctor.sdk.pytorch.checkpoints.attributes import find_parts, has_state, open_optimizer
+from proctor.sdk.pytorch.checkpoints.walk import STATEFUL, Walk, has_state
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.data.loaders import move_to
 from proctor.sdk.pytorch.distributed.ranks import Ranks, unwrap
@@ -180,6 +180,7 @@ class Model(ModelTools):
     trainer: RunView
     tensorboard: Any = None
     transient: "Sequence[str]" = ()
+    kept_by_trainer = GIVEN
     _parts: "Parts | None" = None
     _options: "SetupOptions | None" = None
 
@@ -337,7 +338,7 @@ class Parts:
         self._pending: dict[str, Any] | None = None
         self._loaded: dict[str, Any] = {}
         self._started: dict[str, Any] | None = None  # the structures of the parts that were there as training began
-        self._objects: dict[int, tuple[Callable[[], Any], set[str]]] = {}  # what these consist of, and whose it is
+        self._bound: dict[_Key, _Key] = {}  # what these consist of, and which of it is the same
         self._copies: dict[str, list[Any]] = {}  # what `_find_copies` returned before the checkpoint
         self.is_used = False  # whether the checkpoint holds what `take` returns
 
@@ -419,8 +420,9 @@ class Parts:
 
     def _give(self, part: Any, state: Any) -> None:
         """Give a part its state; networks and optimizers split what is split over the ranks by themselves."""
-        is_torchs = isinstance(part, (torch.nn.Module, Optimizer))
-        if not is_torchs and any(map(holds_split, vars(self._model).values())):
+        if isinstance(part, torch.nn.Module):
+            _prune_as(part, state)
+        elif not isinstance(part, Optimizer) and any(map(holds_split, vars(self._model).values())):
             state = split_as(state, part.state_dict())
         part.load_state_dict(state)
 
@@ -428,21 +430,19 @@ class Parts:
         """Remember the parts: training is about to begin."""
         parts = {name: part for name, part in self.find().items() if name not in self._copies}
         self._started = {name: _describe_structure(part) for name, part in parts.items()}
-        self._objects = {}
-        for name, part in parts.items():
-            for thing in _list_objects(part):
-                self._objects.setdefault(id(thing), (_refer(thing), set()))[1].add(name)
+        self._bound = _find_bound(parts)
 
-    def check(self) -> None:
+    def check(self, held: "Iterable[tuple[str, Any]]") -> None:
         """Refuse what looks like a part and would be in no checkpoint, or could not be given back.
 
+        :param held: the parts that the attributes are or hold, each with the name of the attribute.
         :raises ConfigurationError: an attribute is such a part; a model with a `state_dict` of its own knows better.
         """
-        if (problem := next(self._find_problems(), None)) is not None:
+        if (problem := next(self._find_problems(held), None)) is not None:
             model = type(self._model).__name__
             raise ConfigurationError(f"{model}.{problem}, or override state_dict and load_state_dict.")
 
-    def _find_problems(self) -> "Iterator[str]":
+    def _find_problems(self, held: "Iterable[tuple[str, Any]]") -> "Iterator[str]":
         """Each begins with the name of an attribute."""
         model, saved = self._model, self.find()
         if self._started is not None and self.is_used:
@@ -463,7 +463,7 @@ class Parts:
                     "would hold the main rank's alone. Split the network with torch.distributed.fsdp.fully_shard "
                     "(FSDP2), whose tensors a checkpoint holds whole, and give its parameters to an ordinary optimizer"
                 )
-        if (holder := _find_unsaved(model, saved)) is not None:
+        if (holder := _find_unsaved(saved.values(), held)) is not None:
             yield (
                 f"{holder} holds parameters, networks or optimizers that no checkpoint would hold: only attributes "
                 "that have state_dict and load_state_dict are saved. Make it an attribute of its own or part of a "
@@ -487,18 +487,20 @@ class Parts:
                 what = "has another structure than when training began" if name in parts else "is no longer there"
                 yield (
                     f"{name} {what}, so a resumed run could not load its state. Make it in setup as it is later "
-                    "(freeze layers with requires_grad_, put all parameters into the optimizer from the start)"
+                    "(freeze layers with requires_grad_, put all parameters into the optimizer from the start, make "
+                    "parametrizations there, too)"
                 )
-        owners = {key: names for key, (find, names) in self._objects.items() if find() is not None}
-        for name in sorted(parts.keys() & started.keys()):
-            if others := _find_exchanged(name, parts[name], owners):
-                other = next(other for other in started if other in others)
-                yield (
-                    f"{name} was bound to another object after training had begun, and it or the one before is that of "
-                    f"{type(self._model).__name__}.{other}, so a resumed run would load the states into the wrong "
-                    "objects. Keep the names as they are and save which one is in use as a plain attribute (such as an "
-                    "index), copy values with load_state_dict"
-                )
+        bound = _find_bound({name: parts[name] for name in started if name in parts})
+        changed = [key for key, first in self._bound.items() if bound.get(key, first) != first]
+        for key in sorted(changed, key=lambda key: not isinstance(parts[key[0]], Optimizer)):
+            (was, _), (now, _) = self._bound[key], bound[key]
+            name = was if isinstance(parts[key[0]], Optimizer) else key[0]
+            yield (
+                f"{name} was bound to another object after training had begun, and it or the one before is that of "
+                f"{type(self._model).__name__}.{now if was == name else was}, so a resumed run would load the "
+                "states into the wrong objects. Keep the names as they are and save which one is in use as a plain "
+                "attribute (such as an index), copy values with load_state_dict"
+            )
 
 
 def is_copy(part: torch.nn.Module, other: Any) -> bool:
@@ -509,26 +511,6 @@ def is_copy(part: torch.nn.Module, other: Any) -> bool:
     return bool(shapes[0]) and shapes[0] == shapes[1]
 
 
-def _find_exchanged(name: str, part: Any, owners: "Mapping[int, Set[str]]") -> "set[str]":
-    """Return the other names whose objects share what `name` has now and did not before, or no longer has.
-
-    :param owners: by the ids of what the parts consisted of as training began, their names.
-    """
-    if name in owners.get(id(part), ()):
-        return set()
-    now = {(key, other) for key in map(id, _list_objects(part)) for other in owners.get(key, ())}
-    then = {(key, other) for key, names in owners.items() if name in names for other in names}
-    return {other for _, other in now ^ then} - {name}
-
-
-def _refer(thing: Any) -> "Callable[[], Any]":
-    """Return what finds an object without keeping it alive."""
-    try:
-        return weakref.ref(thing)
-    except TypeError:  # its class has slots
-        return lambda: thing
-
-
 def _describe_structure(part: Any) -> Any:
     """What must be the same for a state to fit; None for a network without state, such as a loss."""
     if isinstance(part, Optimizer):
@@ -536,18 +518,57 @@ def _describe_structure(part: Any) -> Any:
     if not isinstance(part, torch.nn.Module):
         return type(part), None  # its state may be empty at times
     state = part.state_dict()
-    return (type(part), tuple(state)) if state else None
+    pruned = _find_pruned(state)
+    return (type(part), {str(name).removesuffix("_orig") for name in state if name not in pruned}) if state else None
 
 
-def _list_objects(part: Any) -> "list[Any]":
-    """What a part consists of."""
-    is_network = isinstance(part, torch.nn.Module)
-    return [*part.modules(), *part.parameters(), *part.buffers()] if is_network else [part]
+def _find_pruned(state: "Mapping[str, Any]") -> "set[str]":
+    """The names of the masks of torch.nn.utils.prune; a start prunes as the checkpoint has it."""
+    return {
+        name for name in map(str, state) if name.endswith("_mask") and name.removesuffix("_mask") + "_orig" in state
+    }
+
+
+def _prune_as(network: torch.nn.Module, state: "Mapping[str, Any]") -> None:
+    """Have pruned in a network what is pruned in a state, with the same parameters, and nothing else."""
+    before, after = _find_pruned(network.state_dict()), _find_pruned(state)
+    for name in before ^ after:
+        path, _, key = name.removesuffix("_mask").rpartition(".")
+        module = network.get_submodule(path)
+        if name in after:
+            prune.custom_from_mask(module, key, state[name].to(getattr(module, key).device))
+        else:
+            prune.remove(module, key)
+
+
+_Key = tuple[str, Any]
+"""The name of a part, and which of the objects it is that the part consists of."""
+
+
+def _find_bound(parts: "Mapping[str, Any]") -> "dict[_Key, _Key]":
+    """Return for each object that parts consist of, or work on, where it is met first."""
+    first: dict[int, _Key] = {}
+    found = {}
+    for name, part in sorted(parts.items(), key=lambda item: isinstance(item[1], Optimizer)):
+        worked_on = (
+            [one for group in part.param_groups for one in group["params"]] if isinstance(part, Optimizer) else ()
+        )
+        for key, thing in (*_list_objects(part), *enumerate(worked_on)):
+            found[name, key] = first.setdefault(id(thing), (name, key))
+    return found
+
+
+def _list_objects(part: Any) -> "list[tuple[Any, Any]]":
+    """What a part consists of, by names; a parameter that is pruned has the name that it had before."""
+    if not isinstance(part, torch.nn.Module):
+        return [("", part)]
+    parameters = [(name.removesuffix("_orig"), one) for name, one in part.named_parameters()]
+    return [*part.named_modules(), *parameters, *part.named_buffers()]
 
 
 def _identify(part: Any) -> "set[int]":
     """The objects whose values a part saves; none for a network without state."""
-    return {id(thing) for thing in _list_objects(part) if not isinstance(thing, torch.nn.Module)}
+    return {id(thing) for _, thing in _list_objects(part) if not isinstance(thing, torch.nn.Module)}
 
 
 def _find_split_kind(part: Any) -> "str | None":
@@ -557,20 +578,15 @@ def _find_split_kind(part: Any) -> "str | None":
     return next((kind.__name__ for kind in kinds if kind.__module__.startswith("torch.distributed.")), None)
 
 
-def _find_unsaved(model: Model, saved: "Collection[str]") -> "str | None":
-    """Return the first attribute with a part that has state and is in none of the attributes that are saved."""
-    attributes = {name: value for name, value in vars(model).items() if name not in GIVEN}
-    left_out = (*GIVEN, *model.transient)
-    seen = {id(model), *(id(value) for name, value in vars(model).items() if name in left_out)}
-    known: set[int] = set()
-    for name in saved:
-        for part in (attributes[name], *find_parts(attributes[name], seen)):
-            known.update(_identify(part))
-    for name, value in attributes.items():
-        held = [item for _, item in open_optimizer(value)] if name in saved else value
-        if any(not _identify(part) <= known for part in find_parts(held, seen)):
-            return name
-    return None
+def _find_unsaved(parts: "Collection[Any]", held: "Iterable[tuple[str, Any]]") -> "str | None":
+    """Return the first attribute with a part that has state and is in none of the parts that are saved.
+
+    :param held: the parts that the attributes are or hold.
+    """
+    own = {str(number): part for number, part in enumerate(parts) if not isinstance(part, STATEFUL)}
+    parts = [*parts, *(part for _, part in Walk(own).parts)] if own else parts
+    known = {key for part in parts for key in _identify(part)}
+    return next((name for name, part in held if not _identify(part) <= known), None)
 
 
 def overrides(part: Any, method: "Callable[..., Any]") -> bool:

@@ -30,7 +30,7 @@ from typing import Any
 
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.callbacks.base import Callbacks
-from proctor.sdk.pytorch.checkpoints.attributes import has_state
+from proctor.sdk.pytorch.checkpoints.walk import has_state
 from proctor.sdk.pytorch.config import Phase, TrainUnit, make_settings, show_options
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams
 from proctor.sdk.pytorch.data.module import DataModule

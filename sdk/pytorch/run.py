@@ -32,7 +32,7 @@ from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.distributed.shards import is_split
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.model import GIVEN, Model, Parts, overrides
+from proctor.sdk.pytorch.model import Model, Parts, overrides
 from proctor.sdk.pytorch.setup_options import Rates, SetupOptions, is_clone, read_rates
 from proctor.sdk.pytorch.state import Record, RunView, TrainingState
 from proctor.sdk.trial import is_in_trial
@@ -127,8 +127,8 @@ class Run:
         self.state = TrainingState()
         self.storage = _make_storage(settings, model, place.ranks)
         self.history = self.storage.history if self.storage and place.ranks.is_main else History(None)
+        self.attributes = TrackedAttributes(model)
         self.parts = Parts(model)
-        self.attributes = TrackedAttributes(model, left_out=(*GIVEN, *model.transient))
         self.gradients = GradientWatch()
         self.metrics: dict[str, float] = {}  # the last value of each metric; always this very object
         self.view = RunView(settings, self.state, self.metrics, self.storage.path if self.storage else None)

@@ -64,7 +64,7 @@ def save_checkpoint(run: Run) -> None:
     :raises NotExactError: `strict_resume` is set, and something that has changed cannot be saved.
     """
     content = take_snapshot(run)
-    run.parts.check()  # what the hooks have made since the run began was there for no check
+    run.parts.check(run.attributes.find_parts())  # what the hooks have made since the run began was there for no check
     gaps = [*run.gradients.find_gaps(), *run.attributes.find_gaps()]
     gaps += [] if run.has_saved else run.datamodule.find_gaps()
     report_gaps(gaps, ranks=run.ranks, strict=run.settings.strict_resume)

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler, Sampler, SequentialSampler
 
-from proctor.sdk.pytorch.checkpoints.attributes import EPOCH, RUN, find_generators
+from proctor.sdk.pytorch.checkpoints.attributes import EPOCH, RUN
 from proctor.sdk.pytorch.checkpoints.values import is_array
+from proctor.sdk.pytorch.checkpoints.walk import find_generators
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader, find_rows
 from proctor.sdk.pytorch.data.streams import StreamLoader, is_stream, keeps_position

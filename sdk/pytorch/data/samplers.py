@@ -11,8 +11,8 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler, Sampler
 
-from proctor.sdk.pytorch.checkpoints.attributes import find_generators
 from proctor.sdk.pytorch.checkpoints.values import decode, encode, get_generator_state, set_generator_state
+from proctor.sdk.pytorch.checkpoints.walk import find_generators
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.reproducibility.seeding import derive_seed, forked_streams

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from proctor.sdk.pytorch.checkpoints.attributes import has_state
+from proctor.sdk.pytorch.checkpoints.walk import has_state
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams, forks, make_loader
 from proctor.sdk.pytorch.data.samplers import pass_epoch
 from proctor.sdk.pytorch.distributed.ranks import Ranks
