@@ -1,6 +1,6 @@
 """`python -m benchmarks.training.peers [--quick]`: the trainer against a loop by hand and against other trainers.
 
-`make bench-peers` installs the others into an environment of its own and runs this there. In each of nine rounds every
+`make bench-peers` installs the others into an environment of its own and runs this there. In each of 21 rounds every
 side runs once, in a process of its own on one thread, with the same network, data and batches; every second round
 begins with the last one. Steps are counted for each second of processor time, which other work on the machine changes
 less than it does the time on the clock. Only the stall of a save is time on the clock.
@@ -17,7 +17,7 @@ from benchmarks.harness import temporary_folder
 from benchmarks.table import Row, render, spread
 
 EPOCHS = 20
-ROUNDS = 9
+ROUNDS = 21
 SAVES = 3
 PEERS = {
     "helios": "helios-ml 2.0.1",

@@ -21,6 +21,8 @@ from benchmarks.trials import digits_cnn as digits
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
+from proctor.sdk.files import sync_file, sync_folder
+
 CHECKPOINT_STEPS = 100
 
 
@@ -55,7 +57,8 @@ class Images(Dataset[Any]):
 
 
 def train_by_hand(work: Work) -> None:
-    """A loop as one writes it without a trainer; a checkpoint is copied, and written by a thread."""
+    """A loop as one writes it without a trainer; a checkpoint is copied, and written and synced by a
+    thread."""
     torch.manual_seed(digits.SEED)
     network = digits.make_network()
     optimizer = digits.make_optimizer(network)
@@ -85,8 +88,12 @@ def _save_in_thread(
     state = {"network": copy_tensors(network.state_dict()), "optimizer": copy_tensors(optimizer.state_dict())}
 
     def write() -> None:
-        torch.save(state, folder / "new.pth")
+        with (folder / "new.pth").open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            sync_file(file.fileno())
         (folder / "new.pth").rename(folder / f"step_{step}.pth")
+        sync_folder(folder)
 
     thread = threading.Thread(target=write)
     thread.start()
