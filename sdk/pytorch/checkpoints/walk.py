@@ -119,17 +119,23 @@ class Walk:
     :param roots: by a name for people. The model's has the name `MODEL`.
     :param saved: what `find_saved` returned.
     :param memory: None: the classes and modules of the user's are left out.
+    :param is_compared: False: it finds generators alone, and makes no marks.
     """
 
     def __init__(
-        self, roots: "Mapping[str, Any]", saved: "Collection[int]" = (), memory: "Memory | None" = None
+        self,
+        roots: "Mapping[str, Any]",
+        saved: "Collection[int]" = (),
+        memory: "Memory | None" = None,
+        *,
+        is_compared: bool = True,
     ) -> None:
         self.roots = dict(roots)
         self.leaves: dict[ValuePath, Leaf] = {}
         self.holders: dict[ValuePath, Any] = {(): None}
         self.held: dict[ValuePath, set[PathStep]] = {}  # what each holder that is followed whole has
         self.parts: list[tuple[ValuePath, Any]] = []  # networks, parameters, optimizers and schedulers
-        self._saved, self._memory = saved, memory or Memory()
+        self._saved, self._memory, self._is_compared = saved, memory or Memory(), is_compared
         self._seen, self._streams = {*map(id, roots.values())}, _find_streams()
         self._libraries: dict[ValuePath, Any] = {}
         self._spaces = [space for space, *_ in self._memory.spaces.values()]
@@ -151,7 +157,7 @@ class Walk:
         while todo and len(self._seen) < _MOST_OBJECTS:
             place, holder, value, whole = todo.pop()
             if type(value) in PLAIN:  # which are the most
-                if whole:
+                if whole and self._is_compared:
                     self.leaves[place] = Leaf(holder, place[-1], value, compare_by(value, self._memory.marks))
                 continue
             is_root = len(place) == 1
@@ -172,6 +178,8 @@ class Walk:
         if (is_tensor and (not whole or _locate(value) in self._saved)) or id(value) in self._streams:
             return True
         mark = None
+        if not self._is_compared and not is_generator(value):
+            return is_tensor or is_array(value) or isinstance(value, SCALARS)
         if is_watched(value) and id(value) not in self._saved:
             mark = _look_at(value, self._memory.marks)
         elif isinstance(value, _lru_cache_wrapper):
@@ -245,7 +253,7 @@ def find_saved(model: Any) -> "set[int]":
 
 def find_generators(root: Any) -> "list[Any]":
     """The random generators that an object has of its own."""
-    return [leaf.value for leaf in Walk({"": root}).leaves.values() if is_generator(leaf.value)]
+    return [leaf.value for leaf in Walk({"": root}, is_compared=False).leaves.values()]
 
 
 def has_state(part: Any) -> bool:

@@ -35,7 +35,7 @@ from proctor.sdk.pytorch.reproducibility.seeding import (
 _SIMPLE = (str, int, float, type(None))
 _SAMPLES = 3
 _MOST_BYTES = 64 << 20
-_MOST_OBJECTS = 1_000_000
+_MOST_OBJECTS = 100_000
 
 
 @dataclass
