@@ -218,7 +218,7 @@ class TrialJobForm:
     @property
     def must_continue(self) -> bool:
         """Whether the job must not begin at the start: its trial is to continue from another trial's checkpoint."""
-        return must_continue(self.trial_id, self.checkpoints)
+        return must_continue(self.trial_id, (*self.checkpoints, *self.damaged))
 
     @property
     def passed_over(self) -> list[tuple[CheckpointOffer, str]]:

@@ -339,6 +339,25 @@ async def test_a_job_that_must_continue_from_another_trials_checkpoint_ends_wher
     )
 
 
+async def test_a_clone_whose_donors_checkpoint_is_known_to_be_damaged_does_not_begin_at_the_start(stage: Stage) -> None:
+    own, donors = stage.continuing().checkpoints
+    clone = replace(
+        stage.continuing(),
+        trial_id="b",
+        job_id="b.2",
+        checkpoints=(replace(own, job_id="b.1"),),
+        damaged=(replace(donors, damage="its folder is gone"),),
+    )
+    async with serving(stage.service), asyncio.TaskGroup() as group:
+        await stage.begin(clone)
+        answering = group.create_task(answer_verification(stage, {"/job/1/3": "model is missing"}))
+        end = await stage.recorder.end_of("b.2")
+        answering.cancel()
+    assert end.exit is not None
+    assert end.exit.reason is EndReason.LAUNCH_FAILED
+    assert "none of 2 checkpoints is whole" in end.exit.detail
+
+
 async def test_a_job_that_is_canceled_while_its_checkpoint_is_verified_is_not_launched(stage: Stage) -> None:
     async with serving(stage.service):
         await stage.begin(stage.continuing())
