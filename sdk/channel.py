@@ -5,6 +5,7 @@ find the same directory through the same environment.
 """
 
 import os
+from _thread import RLock
 from time import monotonic, sleep, time
 
 from proctor.sdk.errors import JobDirectoryError
@@ -30,6 +31,7 @@ from proctor.sdk.protocol import (
     find_rank,
     journal_name,
     read_moment,
+    read_wait,
     read_waits,
 )
 from proctor.sdk.quick_json import loads
@@ -78,6 +80,7 @@ class StopRequest:
 class JobTime:
     """What a process of a trial knows of its job's time. Waits for verdicts are no time of the trial's: the process
     that waits keeps a file of them, from which the keeper's side reads how long they were, also while one lasts.
+    Several threads may wait at once.
 
     :param directory: the job's.
     """
@@ -91,33 +94,91 @@ class JobTime:
         self._path = f"{directory}/{WAITS_FILE}"
         self._waited: float | None = None  # None: the file was not read yet
         self._since = self._longest = 0.0
+        self._waiting = 0  # threads that wait
+        self._descriptor = -1  # of the file, locked while any does
+        self._lock = RLock()
+        os.register_at_fork(after_in_child=self._start_over)
 
     def seconds(self) -> "float | None":
         """Return how long the job has run, without its waits for verdicts; None where its start is not known."""
         if self._started is None:
             return None
-        now = self._clock()
-        return max(0.0, now - self._started - self._waited_by(now))
+        with self._lock:
+            now = self._clock()
+            return max(0.0, now - self._started - self._waited_by(now))
 
     def begin_wait(self, longest: float) -> None:
-        """From now on the process waits for a verdict, for at most so many seconds."""
-        now = self._clock()
-        self._waited_by(now)
-        self._since, self._longest = now, longest
-        self._write()
+        """From now on a thread of the process waits for a verdict, for at most so many seconds. Threads that wait at
+        once wait once."""
+        with self._lock:
+            now = self._clock()
+            self._waited_by(now)
+            self._waiting += 1
+            if self._waiting == 1:
+                self._since, self._longest = now, longest
+                self._take_hold(shared=True)
+                self._write()
 
     def end_wait(self) -> None:
-        """The verdict is there, or was waited for long enough."""
-        now = self._clock()
-        self._waited = self._waited_by(now) + now - self._since
-        self._since = self._longest = 0.0
-        self._write()
+        """The verdict is there, or was waited for long enough. If another thread still waits, the file says so from
+        now on: that one may wait longer than the one that began."""
+        with self._lock:
+            if not self._waiting:  # a signal handler has raised before the wait began
+                return
+            now = self._clock()
+            self._waited = self._waited_by(now)
+            self._waiting -= 1
+            self._since, self._longest = (now, self._longest) if self._waiting else (0.0, 0.0)
+            self._write()
+            if not self._waiting:
+                self._release()
+
+    def end_left_wait(self) -> None:
+        """As a process begins: the wait in which one before it was killed is over. When it was killed is not known, so
+        the wait has lasted until now. A process that still waits holds a lock: its wait is left alone."""
+        with self._lock:
+            now = self._clock()
+            data = self._read()
+            if self._waiting or not read_wait(data, now)[1]:
+                return
+            if self._take_hold(shared=False):
+                self._waited = read_waits(data, now)
+                self._write()
+            self._release()
 
     def _waited_by(self, now: float) -> float:
-        """How long the waits took that are over; other processes of the job may have waited before this one began."""
+        """How long the waits have taken; other processes of the job may have waited before this one began."""
         if self._waited is None:
             self._waited = read_waits(self._read(), now)
-        return self._waited
+        return self._waited + (now - self._since if self._waiting else 0.0)
+
+    def _take_hold(self, *, shared: bool) -> bool:
+        """Lock the file, which ends with the process; whether no other process forbids it. Where there is no room for
+        the file, or are no locks, none does."""
+        from proctor.sdk.files import lock_file
+
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return lock_file(self._descriptor, shared=shared)
+        except OSError:
+            return True
+
+    def _release(self) -> None:
+        """Close the file, unless user code has closed it and given its number to another one."""
+        descriptor, self._descriptor = self._descriptor, -1
+        try:
+            if descriptor >= 0 and os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
+                os.close(descriptor)
+        except OSError:
+            pass
+
+    def _start_over(self) -> None:
+        """In a forked child: no thread of it waits, and one that is not here may hold the lock."""
+        self._lock = RLock()
+        if self._waiting:
+            self._waited, self._waiting = None, 0
+            self._since = self._longest = 0.0
+            self._release()
 
     def _read(self) -> bytes:
         try:
@@ -185,6 +246,8 @@ class Channel:
         """Choose the journal of this process's rank."""
         rank = find_rank(self._environment)
         self.is_judged = self._environment.get(ENV_JUDGED_RANK) == str(rank)
+        if self.is_judged:
+            self.time.end_left_wait()
         self.journal = Journal(
             f"{self.job_directory}/{journal_name(rank)}",
             wait_seconds=read_wait_seconds(),
@@ -233,8 +296,8 @@ class Channel:
         reached = self._points if step is None else step
         if not (is_stored and has_value and self.verdict_seconds and self._must_wait(reached)):
             return None
-        self.time.begin_wait(self.verdict_seconds)
         try:
+            self.time.begin_wait(self.verdict_seconds)
             deadline, pause = self._clock() + self.verdict_seconds, _FIRST_PAUSE_SECONDS
             while (left := deadline - self._clock()) > 0:
                 self._pause(min(pause, left))
@@ -311,9 +374,9 @@ class _ForkedJournal:
     def __init__(self, open_journal: "Callable[[], Journal]") -> None:
         self._open_journal = open_journal
 
-    def append(self, record: str, *, count: int = 1, patient: bool = False) -> bool:
+    def append(self, record: str, *, count: int = 1, registers: bool = False, patient: bool = False) -> bool:
         """Append to the journal of this process's rank, and from now on only there."""
-        return self._open_journal().append(record, count=count, patient=patient)
+        return self._open_journal().append(record, count=count, registers=registers, patient=patient)
 
 
 def _read(path: str) -> str:

@@ -67,11 +67,12 @@ class Journal:
         self._lock = RLock()
         os.register_at_fork(after_in_child=self._start_over)
 
-    def append(self, record: str, *, count: int = 1, patient: bool = False) -> bool:
+    def append(self, record: str, *, count: int = 1, registers: bool = False, patient: bool = False) -> bool:
         """Append one complete line in one `write`; return whether it is stored.
 
         :param record: one line, so that what a full disk has taken of it is no record.
-        :param count: how many reports are lost with it; 0: it is the record of a checkpoint.
+        :param count: how many reports are lost with it.
+        :param registers: a checkpoint is not registered without it.
         :param patient: it must not be lost: keep it in the reserve or wait without end.
         """
         data = record.encode("ascii")
@@ -92,11 +93,11 @@ class Journal:
         try:
             problem = self._insist(data, problem, whole, patient=patient)
         except BaseException:  # a signal handler that raises ends the pause
-            self._give_up(untold, is_checkpoint=count == 0)
+            self._give_up(untold, is_checkpoint=registers)
             raise
         if problem:
             self._warn_of_failure(problem)
-            self._give_up(untold, is_checkpoint=count == 0)
+            self._give_up(untold, is_checkpoint=registers)
         return not problem
 
     def _insist(self, data: bytes, problem: int, whole: bool, *, patient: bool) -> int:

@@ -11,7 +11,7 @@ A job's directory:
                      Before, where a trial scheduler judges the trial:
                      {"milestone": int}, the step at whose report the trial waits until the file names a later one,
                      none, or a stop; {} for none
-    verdict-waits    how long the trial has waited for verdicts (`JobTime`)
+    verdict-waits    how long the trial has waited for verdicts (`JobTime`); locked while it waits
     can-save         empty; made by the trial at its first `should_stop()`: it will notice control.json, so a soft
                      stop gives it time to save
     journal          appended to by the trial, one record a line; `journal.<rank>` by the processes of a `rank` > 0

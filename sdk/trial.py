@@ -127,7 +127,7 @@ def save_checkpoint(
 
     stored = saving.save_checkpoint(os.fspath(checkpoint), channel.job_directory, shares_files=shares_files)
     if record := _checkpoint_record(stored, step, with_metric=False):
-        channel.journal.append(record, count=0)
+        channel.journal.append(record, count=0, registers=True)
 
 
 def get_checkpoint() -> "str | None":
@@ -234,13 +234,13 @@ def _report(kind: str, text: str, metric: object, step: "int | None" = None, aft
     if channel is not None:
         is_stored = channel.journal.append(_record(kind, f'"value":{text}', step), patient=kind == KIND_FINAL)
         if after:  # on its own: half a write must not hold a whole record
-            channel.journal.append(after, count=0)
+            channel.journal.append(after, count=0, registers=True)
         if channel.is_judged and kind == KIND_INTERMEDIATE:
             has_value = not isinstance(metric, dict) or DEFAULT_KEY in metric
             passed = channel.await_verdict(step, is_stored=is_stored, has_value=has_value)
             if passed is not None:
                 waited = f'"waited":{channel.verdict_seconds:.6f}'
-                channel.journal.append(_record(KIND_UNJUDGED, waited, passed))
+                channel.journal.append(_record(KIND_UNJUDGED, waited, passed), count=0)
 
 
 def _record(kind: str, content: str, step: "int | None") -> str:

@@ -1,6 +1,8 @@
 """control.json names a job's milestone until the job is to stop."""
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 from fakes.keeper_node import Node, eventually
 
-from proctor.sdk.protocol import ENV_JUDGED_RANK, NO_MILESTONE, WAITS_FILE, boot_time
+from proctor.sdk.protocol import ENV_JUDGED_RANK, NO_MILESTONE, WAITS_FILE, boot_time, read_wait, read_waits
 from proctor.trial_keeper.linux.identity import is_alive
 from proctor.trial_keeper.protocol import Cancel, EndReason, Update
 
@@ -123,3 +125,26 @@ async def test_the_duration_limit_does_not_count_waits_for_verdicts(node: Node) 
     assert end.reason == EndReason.DEADLINE
     assert end.run_seconds is not None
     assert 1.0 < end.verdict_seconds < end.run_seconds
+
+
+async def test_a_trial_that_was_killed_in_its_wait_and_started_again_in_its_job_waits_no_more(node: Node) -> None:
+    output = node.job_directory("T.1") / "output"
+    output.mkdir(parents=True)
+    first = "import os, proctor; print(os.getpid(), flush=True); proctor.report(1, step=1)"
+    again = (
+        "import os, proctor; proctor.should_stop(); print('again', flush=True)\n"
+        "while not os.path.exists(os.environ['PROCTOR_OUTPUT_DIR'] + '/go'): pass"
+    )
+    (output / "first.py").write_text(first)
+    (output / "again.py").write_text(again)
+    command = f"{sys.executable} $PROCTOR_OUTPUT_DIR/first.py; {sys.executable} $PROCTOR_OUTPUT_DIR/again.py"
+    await node.begin(command, milestone=1, environment=PATIENT)
+    await node.manager.until(lambda: node.manager.headers[-1].waiting)
+    os.kill(int(node.output("T.1")), signal.SIGKILL)
+    await eventually(lambda: node.output("T.1").endswith("again\n"))
+    waits = (node.job_directory("T.1") / WAITS_FILE).read_bytes()
+    assert read_wait(waits, boot_time()) == (0.0, 0.0)
+    assert read_waits(waits, boot_time()) > 0.0
+    await node.manager.until(lambda: not node.manager.headers[-1].waiting)
+    (output / "go").touch()
+    await node.manager.end_of("T.1")

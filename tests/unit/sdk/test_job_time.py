@@ -1,6 +1,8 @@
 """How long a job has run does not depend on how the machine's clock is set."""
 
 import json
+import os
+import threading
 import time
 from pathlib import Path
 
@@ -61,6 +63,110 @@ def test_a_wait_whose_process_was_killed_counts_no_longer_than_it_may_last(tmp_p
     later.begin_wait(10.0)
     later.end_wait()
     assert read_waits((tmp_path / WAITS_FILE).read_bytes(), now) == 10.0
+
+
+def test_threads_that_wait_at_once_wait_once(tmp_path: Path) -> None:
+    now = 1000.0
+    job = JobTime({ENV_JOB_STARTED: write_moment(900.0)}, str(tmp_path), clock=lambda: now)
+    job.begin_wait(600.0)
+    now = 1010.0
+    job.begin_wait(600.0)
+    now = 1015.0
+    assert job.seconds() == 100.0, "also while a wait lasts"
+    job.end_wait()
+    now = 1020.0
+    assert read_waits((tmp_path / WAITS_FILE).read_bytes(), now) == 20.0
+    assert read_wait((tmp_path / WAITS_FILE).read_bytes(), now)[1] == 600.0, "the second thread still waits"
+    job.end_wait()
+    now = 1025.0
+    assert job.seconds() == 105.0
+    assert read_waits((tmp_path / WAITS_FILE).read_bytes(), now) == 20.0
+    assert read_wait((tmp_path / WAITS_FILE).read_bytes(), now) == (0.0, 0.0)
+
+
+def test_threads_that_report_at_one_milestone_leave_the_time_of_their_job_right(tmp_path: Path) -> None:
+    """Each thread pauses until the other one does; then there is a verdict."""
+    both = threading.Barrier(2, lambda: (tmp_path / "control.json").write_text("{}"))
+
+    def pause(_: float) -> None:
+        both.wait(30)
+
+    (tmp_path / "control.json").write_text(json.dumps({"milestone": 1}))
+    known = {ENV_JOB_DIRECTORY: str(tmp_path), ENV_JUDGED_RANK: "0", ENV_JOB_STARTED: write_moment(boot_time() - 50.0)}
+    channel = Channel(known | {ENV_VERDICT_SECONDS: "600"}, pause=pause)
+    reports = [
+        threading.Thread(target=channel.await_verdict, args=(1,), kwargs={"is_stored": True, "has_value": True})
+        for _ in range(2)
+    ]
+    for report in reports:
+        report.start()
+    for report in reports:
+        report.join(60)
+        assert not report.is_alive()
+    ran = channel.time.seconds()
+    assert ran is not None
+    assert 50.0 <= ran < 50.0 + HOUR / 2
+
+
+def begin_wait_and_die(known: dict[str, str], now: float) -> None:
+    """In a process of its own."""
+    child = os.fork()
+    if child == 0:
+        JobTime(known, known[ENV_JOB_DIRECTORY], clock=lambda: now).begin_wait(600.0)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def test_the_next_process_of_a_job_ends_the_wait_in_which_the_one_before_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {ENV_JOB_DIRECTORY: str(tmp_path), ENV_JUDGED_RANK: "0", ENV_JOB_STARTED: write_moment(90.0)}
+    begin_wait_and_die(known, 100.0)
+    monkeypatch.setattr(channels, "JobTime", lambda *given: JobTime(*given, clock=lambda: 130.0))
+    Channel({**known, "RANK": "1", "WORLD_SIZE": "2"})
+    assert read_wait((tmp_path / WAITS_FILE).read_bytes(), 130.0) == (30.0, 600.0), "a rank that is not judged"
+    channel = Channel(known)
+    assert read_wait((tmp_path / WAITS_FILE).read_bytes(), 130.0) == (0.0, 0.0)
+    assert read_waits((tmp_path / WAITS_FILE).read_bytes(), 500.0) == 30.0
+    assert channel.time.seconds() == 10.0
+
+
+def test_a_process_that_begins_beside_the_one_that_waits_ends_no_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(channels, "JobTime", lambda *given: JobTime(*given, clock=lambda: now))
+    known = {ENV_JOB_DIRECTORY: str(tmp_path), ENV_JUDGED_RANK: "0", ENV_JOB_STARTED: write_moment(90.0)}
+    waiting = Channel(known).time
+    waiting.begin_wait(600.0)
+    now = 130.0
+    Channel(known)  # of a script that the trial starts, for example
+    assert read_wait((tmp_path / WAITS_FILE).read_bytes(), now) == (30.0, 600.0)
+    waiting.end_wait()
+    assert (waiting.seconds(), read_wait((tmp_path / WAITS_FILE).read_bytes(), now)) == (10.0, (0.0, 0.0))
+
+
+def test_a_process_forked_in_a_wait_does_not_wait(tmp_path: Path) -> None:
+    """The lock that shows the wait is its parent's alone."""
+    known = {ENV_JOB_STARTED: write_moment(90.0)}
+    waiting = JobTime(known, str(tmp_path), clock=lambda: 100.0)
+    waiting.begin_wait(600.0)
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go[1])
+        os.write(ready[1], b"1")
+        os.read(go[0], 1)  # until the parent has looked
+        os._exit(0)
+    try:
+        os.read(ready[0], 1)
+        waiting._release()  # as its death would
+        JobTime(known, str(tmp_path), clock=lambda: 130.0).end_left_wait()
+        assert read_wait((tmp_path / WAITS_FILE).read_bytes(), 130.0) == (0.0, 0.0)
+    finally:
+        for descriptor in (*ready, *go):
+            os.close(descriptor)
+        os.waitpid(child, 0)
 
 
 def test_where_the_start_is_not_known_the_seconds_are_not_either(tmp_path: Path) -> None:

@@ -121,10 +121,10 @@ def test_a_report_that_waited_in_vain_is_counted_and_the_next_do_not_wait(
 
 def test_the_lost_record_of_a_checkpoint_is_told_and_is_no_lost_report(journal: Journal, disk: Disk) -> None:
     disk.fill()
-    assert not journal.append('{"kind":"checkpoint"}\n', count=0)
+    assert not journal.append('{"kind":"checkpoint"}\n', count=0, registers=True)
     for number in range(2):
         assert not journal.append(line(number))
-        assert not journal.append('{"kind":"checkpoint"}\n', count=0)
+        assert not journal.append('{"kind":"checkpoint"}\n', count=0, registers=True)
     disk.free()
     for number in (2, 3):
         assert journal.append(line(number))
@@ -228,6 +228,14 @@ def test_a_final_whose_mover_was_killed_before_it_could_say_so_is_not_written_tw
     waiting.now += 1
     assert journal.append(line(2))
     assert disk.file.read_text() == final(1) + line(2)
+
+
+def test_a_record_with_which_nothing_is_lost_is_not_told_of(journal: Journal, disk: Disk) -> None:
+    disk.fill()
+    assert not journal.append('{"kind":"unjudged"}\n', count=0)
+    disk.free()
+    assert journal.append(line(1))
+    assert disk.file.read_text() == line(1)
 
 
 @pytest.mark.slow

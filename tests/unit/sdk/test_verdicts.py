@@ -1,5 +1,6 @@
 """A report at its trial's milestone waits for the verdict, for a time, and no other report waits for anything."""
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.full_disk import refuse
 
 from proctor.sdk import trial as sdk
 from proctor.sdk.channel import VERDICT_SECONDS, Channel, longest_wait
@@ -179,6 +181,21 @@ def test_a_trial_that_has_passed_its_milestone_without_a_verdict_records_that_on
     records = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
     assert [record["kind"] for record in records] == ["intermediate", "intermediate", "unjudged", "intermediate"]
     assert (records[2]["step"], records[2]["waited"]) == (3, 600)
+
+
+def test_a_disk_that_fills_up_during_the_wait_makes_no_report_lost(
+    tmp_path: Path, use_channel: "Callable[[Channel], None]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROCTOR_REPORT_WAIT_SECONDS", "0")
+    trial = Trial(tmp_path)
+    trial.control(milestone=3)
+    use_channel(trial.channel)
+    with monkeypatch.context() as full:
+        trial.due.append((1.0, lambda: full.setattr(os, "write", refuse(errno.ENOSPC))))
+        sdk.report(1.0, step=3)
+    sdk.report(1.0, step=4)
+    records = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
+    assert [record["kind"] for record in records] == ["intermediate", "intermediate"]
 
 
 def test_only_a_report_that_is_judged_waits_for_a_verdict(
