@@ -433,25 +433,21 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
             failpoint("manager.launch.after")
 
     async def _await_storage(self, form: TrialJobForm, storage: str, launch: Launch) -> None:
-        """Wait until a job's trial can store checkpoints where the experiment has them stored, so that
-        none trains for hours and then cannot. Raises PreparationFailed after `STORAGE_ATTEMPTS`: it runs elsewhere."""
-        keeper_id, place = self.keeper_of(form), storage.removesuffix(f"/{form.trial_id}/{form.number}")
-        problem = ""
-        for failures in range(1, STORAGE_ATTEMPTS + 1):
+        """Wait until a job's trial can store checkpoints where the experiment has them stored, so that none trains for
+        hours and then cannot. Raises PreparationFailed after `STORAGE_ATTEMPTS` failures there: it runs elsewhere."""
+        place, failures, pauses = storage.removesuffix(f"/{form.trial_id}/{form.number}"), 0, 0
+        while failures < STORAGE_ATTEMPTS:
             await self.wait_connected(form)
-            try:
-                problem = await self._storage.problem(keeper_id, place, launch, form.environment)
-            except TrainingServiceError as error:
-                problem = str(error)
-            if not problem:
+            found = await self._storage.problem(self.keeper_of(form), self.place_of(form), place, launch)
+            if not found.clause:
                 return
-            where = self.where(form)
-            log.warning("%s: %s", where, problem, extra={"action": "storage.probe", "job_id": form.job_id})
-            pause = growing_pause(failures, FIRST_STORAGE_PAUSE_SECONDS, LONGEST_STORAGE_PAUSE_SECONDS)
-            clause = f"trials on {where} cannot store checkpoints: {problem}"
+            clause = f"trials on {self.where(form)} cannot store checkpoints: {found.clause}"
+            log.warning("%s", clause, extra={"action": "storage.probe", "job_id": form.job_id})
+            failures, pauses = failures + found.is_nodes, pauses + 1
+            pause = growing_pause(pauses, FIRST_STORAGE_PAUSE_SECONDS, LONGEST_STORAGE_PAUSE_SECONDS)
             self.report_waiting(form, f"{clause}; tried again in {pause:.0f} s")
             await asyncio.sleep(pause)
-        raise PreparationFailed(f"trials on {self.where(form)} cannot store checkpoints: {problem}")
+        raise PreparationFailed(clause)
 
     async def verify(self, form: TrialJobForm, offer: CheckpointOffer) -> str:
         """What keeps a job from continuing from a checkpoint at its own path, as a clause; waits until its keeper is

@@ -1,39 +1,59 @@
-"""The proof that a node stores checkpoints where the manager and the other nodes find them.
+"""The proof that a node stores checkpoints where the other machines find them.
 
 A folder, or a URL such as file:///scratch, may be something else on each machine. So there is a mark in the storage of
-each experiment, an empty file with a random name, and only machines that find it there are used. The manager's
-machine makes it where it has the location itself; otherwise the first node does. Which one counts is noted in the
+each experiment, a file with a random name, and only nodes that find it there are used (decision 0075). It is made once:
+by `create`, where the manager's machine has the location, else by the first node. Which one counts is noted in the
 experiment's folder: a mark that is not noted (the manager was killed in between) proves nothing.
 """
 
 import asyncio
-import os
 import secrets
-from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import NamedTuple
 
-from proctor.sdk.checkpoints.ownership import SHARED_PREFIX as MARK_PREFIX
-from proctor.sdk.checkpoints.ownership import FolderPlace
+from proctor.sdk.checkpoints.ownership import SHARED_PREFIX
 from proctor.sdk.files import replace_file
 from proctor.sdk.protocol import is_url
-from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.errors import TrainingServiceError
 from proctor.training_services.keepers.file_requests import KeeperFiles
-from proctor.training_services.stored_checkpoints import mark_storage
 from proctor.trial_keeper.protocol import Launch
 
-__all__ = ["MARK_PREFIX", "NOTE_FILE", "SharedStorage"]
+__all__ = ["NOTE_FILE", "MarkNote", "SharedStorage", "StorageProblem", "new_mark"]
 
-T = TypeVar("T")
-LOOK_SECONDS = 30.0
-"""Maximum time for one look at a folder on the manager's machine."""
 NOTE_FILE = "storage-mark"
-"""File in the experiment's folder with the name of the mark that counts."""
-_ADVICE = (
-    "other machines would not find what is stored there: mount the folder that all nodes share, or have a URL of an "
-    "object store as checkpointStorage"
-)
+"""File in the experiment's folder about the mark that counts. An experiment of an earlier version, or from an archive,
+has none: its nodes are not compared."""
+
+
+class MarkNote(NamedTuple):
+    """The content of NOTE_FILE: a line each. It is empty until the mark is made."""
+
+    mark: str = ""
+    """The name of the mark."""
+    maker: str = ""
+    """The machine that has made it, in words: "node gpu-3"."""
+
+    @classmethod
+    def read(cls, directory: Path) -> "MarkNote | None":
+        """Return the note in an experiment's folder; None where there is none. Raises OSError."""
+        try:
+            lines = (directory / NOTE_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return None
+        return cls(*[*lines, "", ""][:2])
+
+    def write(self, directory: Path) -> None:
+        """Write it into an experiment's folder, durably. Raises OSError."""
+        replace_file(directory / NOTE_FILE, "".join(f"{line}\n" for line in self if line).encode(), durable=True)
+
+
+class StorageProblem(NamedTuple):
+    """What keeps the trials of a node from storing checkpoints."""
+
+    clause: str
+    """It is empty if nothing does."""
+    is_nodes: bool = True
+    """Whether it is the node's. Otherwise it is that of the manager's machine, and other nodes would meet it, too."""
 
 
 class SharedStorage:
@@ -44,90 +64,62 @@ class SharedStorage:
     """
 
     def __init__(self, directory: Path, hub: KeeperFiles) -> None:
-        self._note = directory / NOTE_FILE
+        self._directory = directory
         self._hub = hub
         self._noting = asyncio.Lock()
-        self._looking = asyncio.Lock()
-        self._look: asyncio.Future[Any] | None = None
 
-    async def problem(self, keeper_id: str, place: str, launch: Launch, environment: Mapping[str, str]) -> str:
-        """Return what keeps the trials of a node from storing checkpoints, as a clause; "" if nothing does, or if its
-        keeper cannot tell. Raises as `KeeperFiles` does, and ServiceUnavailable where the manager's machine cannot use
-        the storage.
+    async def problem(self, keeper_id: str, node: str | None, place: str, launch: Launch) -> StorageProblem:
+        """Return what keeps the trials of a node from storing checkpoints; nothing if its keeper cannot tell.
 
+        :param node: what it is called in records, if that is known.
         :param place: the experiment's in the storage: a folder, or a URL.
         :param launch: of one of its jobs there.
-        :param environment: what must be in the environment of whoever reads or writes there.
         """
+        try:
+            return StorageProblem(await self._look(keeper_id, node, place, launch))
+        except TrainingServiceError as error:
+            return StorageProblem(str(error))
+        except OSError as error:  # of the note
+            return StorageProblem(f"the manager cannot use {error.filename}: {error.strerror}", is_nodes=False)
+
+    async def _look(self, keeper_id: str, node: str | None, place: str, launch: Launch) -> str:
         while True:
-            noted = await asyncio.to_thread(self._noted)
-            if is_url(place) or await self._look_here(place, partial(_has_location, place)):
-                noted = noted or await self._note_first(_new_mark())
-                await self._mark_here(place, noted, environment)
-            mark = noted or _new_mark()
-            answer = await self._hub.probe_storage(keeper_id, place, launch, mark=mark, makes_mark=not noted)
+            note = await asyncio.to_thread(MarkNote.read, self._directory)
+            if note is None or (is_url(place) and not note.mark):
+                return (await self._hub.probe_storage(keeper_id, place, launch)).problem
+            mark = note.mark or new_mark()
+            answer = await self._hub.probe_storage(keeper_id, place, launch, mark=mark, makes_mark=not note.mark)
             if answer.problem or answer.has_mark is None:
                 return answer.problem
             if not answer.has_mark:
-                return f"{place} is not the place in which the experiment stores checkpoints; {_ADVICE}"
-            if await self._note_first(mark) == mark:
+                return self._describe_other(place, note)
+            if note.mark or await self._is_first(MarkNote(mark, f"node {node}" if node else "")):
                 return ""
 
-    def _noted(self) -> str:
-        try:
-            return self._note.read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            return ""
-        except OSError as error:
-            raise ServiceUnavailable(f"{self._note} cannot be read: {error.strerror}") from error
+    async def _is_first(self, made: MarkNote) -> bool:
+        """Note a mark that was made. Return whether it counts: another node may have been faster."""
 
-    async def _note_first(self, mark: str) -> str:
-        """Return the mark that counts, which is this one where none was noted before."""
-
-        def note() -> str:
-            if not (noted := self._noted()):
-                try:
-                    replace_file(self._note, mark.encode(), durable=True)
-                except OSError as error:
-                    raise ServiceUnavailable(f"{self._note} cannot be written: {error.strerror}") from error
-            return noted or mark
+        def note() -> bool:
+            if MarkNote.read(self._directory) != MarkNote():
+                return False
+            made.write(self._directory)
+            return True
 
         async with self._noting:
             return await asyncio.to_thread(note)
 
-    async def _mark_here(self, place: str, mark: str, environment: Mapping[str, str]) -> None:
-        """Make the mark where the manager's machine finds the storage, unless it is there."""
+    def _describe_other(self, place: str, note: MarkNote) -> str:
+        file = f"{self._directory / NOTE_FILE} on the manager's machine"
         if is_url(place):
-            if problem := await mark_storage(place, environment, mark):
-                raise ServiceUnavailable(f"on the manager's machine, {problem}")
-            return
-        await self._look_here(place, partial(_mark_folder, FolderPlace(place), mark))
-
-    async def _look_here(self, place: str, look: Callable[[], T]) -> T:
-        """Return what a function finds that may hang, as a network's file system does. Then it is left alone, and no
-        other one begins: the manager needs its other threads."""
-        async with self._looking:
-            if self._look is None or self._look.done():
-                self._look = asyncio.get_running_loop().run_in_executor(None, look)
-                self._look.add_done_callback(lambda done: done.cancelled() or done.exception())
-                await asyncio.wait({self._look}, timeout=LOOK_SECONDS)
-            if not self._look.done():
-                raise ServiceUnavailable(f"{place} does not answer on the manager's machine")
-            try:
-                return cast(T, self._look.result())
-            except OSError as error:
-                text = f"{place} cannot be used on the manager's machine: {error.strerror}"
-                raise ServiceUnavailable(text) from error
+            advice = f"have the URL of an object store as checkpointStorage, or, to use it as it is, remove {file}"
+        else:
+            advice = f"mount the folder that all machines share, or, to let another node decide, empty {file}"
+        return (
+            f"{place} is not the place in which the experiment stores checkpoints: {note.maker or 'another machine'}, "
+            f"which was the first to write there, has another one, or it was emptied; {advice}"
+        )
 
 
-def _has_location(place: str) -> bool:
-    return os.path.isdir(os.path.dirname(place))
-
-
-def _mark_folder(folder: FolderPlace, mark: str) -> None:
-    if folder.read(mark) is None:
-        folder.write(mark, b"")
-
-
-def _new_mark() -> str:
-    return f"{MARK_PREFIX}{secrets.token_hex(8)}"
+def new_mark() -> str:
+    """Return the name of a mark that is not made yet."""
+    return f"{SHARED_PREFIX}{secrets.token_hex(8)}"

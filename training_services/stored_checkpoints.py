@@ -25,7 +25,6 @@ __all__ = [
     "delete_place",
     "delete_stored",
     "download_stored",
-    "mark_storage",
     "probe_storage",
     "release_place",
     "verify_stored",
@@ -76,9 +75,10 @@ async def claim_place(
     *,
     proofs: Iterable[StoredProof] = (),
     adopts: bool = False,
+    mark: str = "",
 ) -> str:
     """As `ownership.claim`. Raises ServiceUnavailable."""
-    request = {"do": "claim", "url": url, "owner": list(owner), "proofs": list(proofs), "adopts": adopts}
+    request = {"do": "claim", "url": url, "owner": list(owner), "proofs": list(proofs), "adopts": adopts, "mark": mark}
     return await _ask(request, environment, time_limit=TIME_LIMIT_SECONDS, module=_OWNERSHIP)
 
 
@@ -104,15 +104,6 @@ async def probe_storage(url: str, environment: Mapping[str, str]) -> str:
     deletes a small object."""
     try:
         return await _ask({"do": "probe", "url": url}, environment, time_limit=TIME_LIMIT_SECONDS)
-    except ServiceUnavailable as error:
-        return str(error)
-
-
-async def mark_storage(url: str, environment: Mapping[str, str], mark: str) -> str:
-    """Have an empty object under a URL, by which other machines see that they reach the same place. Returns why that
-    cannot be, as a clause, else ""."""
-    try:
-        return await _ask({"do": "mark", "url": url, "mark": mark}, environment, time_limit=TIME_LIMIT_SECONDS)
     except ServiceUnavailable as error:
         return str(error)
 

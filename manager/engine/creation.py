@@ -41,6 +41,7 @@ from proctor.sdk.client.credentials import HELD_PREFIX, wanted_secrets
 from proctor.training_services.base import TrainingService
 from proctor.training_services.providers import SECRETS_FILE, read_secrets
 from proctor.training_services.registry import ServiceContext
+from proctor.training_services.shared_storage import MarkNote
 
 if TYPE_CHECKING:
     from proctor.manager.config.experiment import ExperimentConfig
@@ -159,14 +160,22 @@ def check_secrets(config: "ExperimentConfig", secrets: Mapping[str, str]) -> Non
 
 
 def write_folder(
-    directory: Path, loaded: "LoadedExperiment", handover: CreationRequest, *, owner: Owner | None = None
+    directory: Path,
+    loaded: "LoadedExperiment",
+    handover: CreationRequest,
+    note: MarkNote | None = None,
+    *,
+    owner: Owner | None = None,
 ) -> None:
     """Everything about the experiment that is not in the store, durably: the store relies on it. What shows that the
     folder is ours comes first.
 
+    :param note: about the mark in the place of its checkpoints, if it may have one.
     :param owner: whose it is, if it is outside the home.
     """
     make_folder(directory, loaded.config, owner=owner)
+    if note is not None:
+        note.write(directory)
     if loaded.config.code_snapshot:
         code.freeze(Path(loaded.config.trial_code_directory), directory)
         files.sync_tree(str(directory))

@@ -47,6 +47,7 @@ from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import Providers
 from proctor.training_services.registry import create as create_service
+from proctor.training_services.shared_storage import MarkNote
 
 if TYPE_CHECKING:
     from proctor.manager.config.loading import LoadedExperiment
@@ -162,9 +163,9 @@ class Manager:
         secrets = {**loaded.secrets, **handed.secrets}
         creation.check_secrets(loaded.config, secrets)
         place = await self._places.new(loaded.config, secrets, row.id, row.created_at)
-        async with self._new_folder(folder, experiment_id), claimed(place):
+        async with self._new_folder(folder, experiment_id), claimed(place) as note:
             failpoint("manager.create.before")
-            await self._write_folder(row, loaded, handed)
+            await self._write_folder(row, loaded, handed, note)
             failpoint("manager.create.after")
             try:
                 await self.control.write(lambda c: creation.insert(c, row, notices, actor))
@@ -222,7 +223,7 @@ class Manager:
             raise BadRequest(outlook.clause)
 
     async def _write_folder(
-        self, row: ExperimentRow, loaded: "LoadedExperiment", handed: creation.CreationRequest
+        self, row: ExperimentRow, loaded: "LoadedExperiment", handed: creation.CreationRequest, note: MarkNote | None
     ) -> None:
         """Everything of a new experiment but its row. What is left when this raises Conflict or Unavailable, because
         it cannot be removed, is unfinished."""
@@ -230,7 +231,7 @@ class Manager:
         try:
             is_here = await asyncio.to_thread(creation.is_in_home, self.home, folder)
             owner = None if is_here else await owner_of(self.control, row.id, row.created_at)
-            await asyncio.to_thread(creation.write_folder, folder, loaded, handed, owner=owner)
+            await asyncio.to_thread(creation.write_folder, folder, loaded, handed, note, owner=owner)
             await creation.make_metrics(folder, threads=self._threads)
         except FileExistsError as error:  # another manager was faster
             raise Conflict(f"the folder {folder} already exists; choose another id or remove it") from error

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 OWNER_FILE = ".proctor-owner.json"
 SHARED_PREFIX = ".proctor-shared-"
-"""Beginning of the name of the file by which machines recognize that they share a place."""
+"""Beginning of the name of the mark: the file by which machines recognize that they share a place."""
+MARK_CONTENT = b"Proctor recognizes by this file that machines share this folder: do not delete it.\n"
 _OURS = ".proctor-"
 """Beginning of the names of files that say nothing about the owner of a place: a probe may have left one."""
 
@@ -87,11 +88,19 @@ class StoredProof(NamedTuple):
     """The SHA-256 of its manifest."""
 
 
-def claim(place: CheckpointPlace, owner: Owner, *, proofs: "Iterable[Sequence[str]]" = (), adopts: bool = False) -> str:
+def claim(
+    place: CheckpointPlace,
+    owner: Owner,
+    *,
+    proofs: "Iterable[Sequence[str]]" = (),
+    adopts: bool = False,
+    mark: str = "",
+) -> str:
     """Make a place an experiment's own; may be repeated. Returns why it cannot be, as a clause, else "".
 
     :param proofs: `StoredProof`s, one of which shows that what is there is the experiment's.
     :param adopts: someone has said so.
+    :param mark: name of the mark that is made in it when it becomes the experiment's.
     """
     data = place.read(OWNER_FILE)
     is_empty = not _strangers(place)
@@ -102,6 +111,8 @@ def claim(place: CheckpointPlace, owner: Owner, *, proofs: "Iterable[Sequence[st
         return ""
     elif not (is_empty and found is not None and found.home == owner.home):  # else a creation was cut off
         return describe_other(found, owner)
+    if mark:
+        place.write(mark, MARK_CONTENT)
     place.write(OWNER_FILE, owner.encode())
     return ""
 
@@ -123,14 +134,16 @@ def delete(place: CheckpointPlace, owner: Owner) -> str:
     else ""."""
     data = place.read(OWNER_FILE)
     if data is None:
-        return "nothing shows that this experiment has stored what is there" if _strangers(place) else ""
-    if (found := Owner.decode(data)) != owner:
+        if _strangers(place):
+            return "nothing shows that this experiment has stored what is there"
+    elif (found := Owner.decode(data)) != owner:
         return describe_other(found, owner)
-    for name in place.names():
-        if name != OWNER_FILE:
-            place.remove(name)
-    place.remove(OWNER_FILE)
-    place.remove_itself()
+    if names := place.names():  # else it is gone already
+        for name in names:
+            if name != OWNER_FILE:
+                place.remove(name)
+        place.remove(OWNER_FILE)
+        place.remove_itself()
     return ""
 
 
@@ -244,7 +257,7 @@ def _answer(request: "dict[str, Any]") -> str:
     with explaining(_FAILURES[do].format(url=url)):
         place = UrlPlace(url)
         if do == "claim":
-            return claim(place, owner, proofs=request["proofs"], adopts=request["adopts"])
+            return claim(place, owner, proofs=request["proofs"], adopts=request["adopts"], mark=request["mark"])
         if do == "delete":
             return delete(place, owner)
         release(place, owner)

@@ -194,20 +194,6 @@ def probe(url: str, *, mark: str = "") -> bool:
         return bool(mark) and bool(system.exists(f"{root}/{mark}"))
 
 
-def put_mark(url: str, mark: str) -> None:
-    """Have an empty object under a URL, by which other machines see that they reach the same place.
-
-    :raises StorageError: it cannot be written.
-    """
-    with explaining(f"{url} cannot be used"):
-        system, root = open_url(url)
-        if system.exists(f"{root}/{mark}"):
-            return
-        if has_folders(root):
-            system.makedirs(root, exist_ok=True)
-        system.pipe_file(f"{root}/{mark}", b"")
-
-
 def _read_in_another_process(url: str) -> str:
     """Return what keeps another process from finding the object of a probe, as a clause; "" if nothing does."""
     from subprocess import TimeoutExpired, run
@@ -277,8 +263,6 @@ def _answer(request: "dict[str, Any]") -> str:
             return bytes(system.cat_file(path)).decode(errors="replace")
     elif request["do"] == "probe":
         return "marked" if probe(url, mark=request.get("mark", "")) else ""
-    elif request["do"] == "mark":
-        put_mark(url, request["mark"])
     else:
         raise StorageError(f"unknown request {request['do']!r}")
     return ""

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
+from proctor.sdk.checkpoints.ownership import MARK_CONTENT
 from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.disk_reserve import RESERVE_BYTES
 from proctor.sdk.failpoints import failpoint
@@ -329,8 +330,14 @@ class RequestBuilder:
 
 def _has_mark(path: str, *, makes: bool) -> bool:
     if makes:
-        Path(path).touch(0o644)
-    return os.path.exists(path)
+        replace_file(path, MARK_CONTENT, mode=0o644, durable=True)
+    try:
+        os.utime(path)  # else what deletes files by their age would take it for forgotten
+    except FileNotFoundError:
+        return False
+    except OSError:  # another user's
+        return os.path.exists(path)
+    return True
 
 
 class Spawner:

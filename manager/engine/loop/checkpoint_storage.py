@@ -31,6 +31,7 @@ from proctor.sdk.client.credentials import STORAGE_SECRETS
 from proctor.sdk.protocol import is_url
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.providers import read_secrets
+from proctor.training_services.shared_storage import MarkNote, new_mark
 from proctor.training_services.stored_checkpoints import claim_place, delete_place, probe_storage, release_place
 
 if TYPE_CHECKING:
@@ -133,13 +134,13 @@ class ExperimentPlace:
         """Whether this machine has it: a folder may be mounted on the nodes alone."""
         return is_url(self.storage.location) or os.path.isdir(self.storage.location)
 
-    async def claim(self, *, proofs: Iterable[StoredProof] = (), adopts: bool = False) -> str:
+    async def claim(self, *, proofs: Iterable[StoredProof] = (), adopts: bool = False, mark: str = "") -> str:
         """Claim the place, see `ownership.claim`."""
         if is_url(self.storage.location):
             where = (str(self), self.owner, self.storage.environment)
-            return await claim_place(*where, proofs=proofs, adopts=adopts)
+            return await claim_place(*where, proofs=proofs, adopts=adopts, mark=mark)
         return await self._in_folder(
-            lambda place: ownership.claim(place, self.owner, proofs=proofs, adopts=adopts), "written"
+            lambda place: ownership.claim(place, self.owner, proofs=proofs, adopts=adopts, mark=mark), "written"
         )
 
     async def release(self) -> None:
@@ -163,22 +164,27 @@ class ExperimentPlace:
 
 
 @asynccontextmanager
-async def claimed(place: ExperimentPlace | None, *, adopts: bool = False) -> AsyncIterator[None]:
-    """Claim the place of a new experiment, and release it where the experiment does not come to be. Raises
-    BadRequest where something else is there, or it cannot be written.
+async def claimed(place: ExperimentPlace | None, *, adopts: bool = False) -> AsyncIterator[MarkNote | None]:
+    """Claim the place of a new experiment, and release it where the experiment does not come to be. The value is what
+    the experiment notes of its mark, if it has one. Raises BadRequest where something else is there, or it cannot be
+    written.
 
-    :param adopts: what is there without an owner is the experiment's, by its user's word.
+    :param adopts: what is there without an owner is the experiment's, by its user's word. It gets no mark: nodes that
+        were used before may have other places.
     """
+    note = None if place is None or adopts else MarkNote()
     if place is None or not place.is_here:
-        yield
+        yield note
         return
+    if note is not None:
+        note = MarkNote(new_mark(), "the manager's machine")
     try:
-        if why := await place.claim(adopts=adopts):
+        if why := await place.claim(adopts=adopts, mark="" if note is None else note.mark):
             raise _refused(f"{place} cannot be used: {why}; {_ADVICE[adopts]}")
     except ServiceUnavailable as error:
         raise _refused(str(error)) from error
     try:
-        yield
+        yield note
     except BaseException:
         with suppress(ServiceUnavailable):
             await place.release()

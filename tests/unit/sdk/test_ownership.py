@@ -8,6 +8,7 @@ import pytest
 
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE
 from proctor.sdk.checkpoints.ownership import (
+    MARK_CONTENT,
     OWNER_FILE,
     SHARED_PREFIX,
     CheckpointPlace,
@@ -98,6 +99,20 @@ def test_what_was_released_stays_and_can_be_adopted(place: CheckpointPlace, fold
     assert claim(place, OWNER) != ""
     assert claim(place, OWNER, adopts=True) == ""
     assert delete(place, OWNER) == ""
+
+
+def test_a_mark_is_made_with_the_claim_and_says_what_it_is(place: CheckpointPlace, folder: Path) -> None:
+    assert claim(place, OWNER, mark=f"{SHARED_PREFIX}1234") == ""
+    assert (folder / f"{SHARED_PREFIX}1234").read_bytes() == MARK_CONTENT
+    assert claim(place, ANOTHER_MANAGER, mark=f"{SHARED_PREFIX}5678") != ""
+    assert files(folder) == {OWNER_FILE, f"{SHARED_PREFIX}1234"}
+
+
+def test_a_place_of_marks_alone_is_deleted(place: CheckpointPlace, folder: Path) -> None:
+    """A node has made the mark, when the manager's machine did not have the location."""
+    fill(folder, (f"{SHARED_PREFIX}1234", ".proctor-probe-1234-abcd"))
+    assert delete(place, OWNER) == ""
+    assert not folder.exists()
 
 
 def test_an_empty_place_goes_when_it_is_released(place: CheckpointPlace, folder: Path) -> None:

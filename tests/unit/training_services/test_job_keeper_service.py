@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from proctor.training_services import job_keeper_service
+from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE
+from proctor.training_services import hub_service, job_keeper_service
 from proctor.training_services.base import JournalChunk, SoftStop, StatusChange, TrialJobForm, TrialJobStatus
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import KeeperReplaced, NoJobRuns, ServiceUnavailable, SubmissionRefused
@@ -21,6 +22,7 @@ from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.keepers.launches import write_launch
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext
+from proctor.training_services.shared_storage import NOTE_FILE
 from proctor.training_services.testing import Recorder, serving
 from proctor.trial_keeper.linux import backoff
 from proctor.trial_keeper.protocol import (
@@ -299,6 +301,25 @@ async def test_a_job_whose_keeper_cannot_be_started_is_over(
     await served.service.submit_trial_job(served.form())
     assert how(await served.recorder.end_of("a.1")) == end
     await served.until(("start", "a.1"), ("stop", "a.1"))
+
+
+async def test_what_is_wrong_with_storages_on_the_managers_machine_is_waited_for(
+    served: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be wrong for the job's next attempt, too, wherever that is."""
+    for name in ("FIRST", "LONGEST"):
+        monkeypatch.setattr(hub_service, f"{name}_STORAGE_PAUSE_SECONDS", 0.001)
+    note = served.directory / NOTE_FILE
+    note.mkdir()
+    storage = f"/shared/e1/{served.form().trial_id}/1"
+    await served.submit(replace(served.form(), environment={ENV_CHECKPOINT_STORAGE: storage}))
+    await served.register()
+    expected = f"waiting: trials on platform scripted cannot store checkpoints: the manager cannot use {note}: Is a dir"
+    await served.until_true(
+        lambda: sum(detail.startswith(expected) for detail in served.details()) > hub_service.STORAGE_ATTEMPTS
+    )
+    note.rmdir()
+    await served.order_of("Launch")
 
 
 async def test_a_job_that_is_canceled_while_its_keeper_is_asked_for_is_removed_after_that(served: Stage) -> None:

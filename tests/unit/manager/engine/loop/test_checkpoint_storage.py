@@ -16,14 +16,15 @@ from fakes.small_experiments import SMALL, Scene, played
 from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.dispatcher.client.in_process import open_in_process
-from proctor.manager.engine.loop.checkpoint_storage import check_storage
+from proctor.manager.engine.loop.checkpoint_storage import CheckpointStorage, ExperimentPlace, check_storage, claimed
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import METRICS_FILE
 from proctor.manager.store.rows import ExperimentRow
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE
-from proctor.sdk.checkpoints.ownership import OWNER_FILE
+from proctor.sdk.checkpoints.ownership import MARK_CONTENT, OWNER_FILE, Owner
+from proctor.training_services.shared_storage import MarkNote
 
 
 class StorageScene(Scene):
@@ -144,6 +145,41 @@ async def test_a_storage_is_adopted_by_those_who_say_so_when_it_has_no_owner(
     assert (checkpoint / "model.pt").exists()
     assert await manager.delete_experiment("e1") == []
     assert list(scene.shared.iterdir()) == []
+
+
+@played(play)
+async def test_a_new_experiment_has_a_mark_by_which_nodes_are_compared_and_a_loaded_one_has_none(
+    scene: StorageScene, manager: Manager, /
+) -> None:
+    row = await scene.run_and_stop()
+    note = MarkNote.read(Path(row.directory))
+    assert note is not None
+    assert note.maker == "the manager's machine"
+    assert (scene.shared / "e1" / note.mark).read_bytes() == MARK_CONTENT
+    archive = scene.save(row)
+    await manager.delete_experiment("e1", keep_checkpoints=True)
+    loaded = await manager.load_experiment(archive=archive, keep_storage=True)
+    assert MarkNote.read(Path(loaded.directory)) is None
+    assert [path.name for path in (scene.shared / "e1").iterdir()] == [OWNER_FILE]
+
+
+@played(play)
+async def test_the_mark_in_a_folder_of_nodes_alone_is_left_to_the_first_node(
+    scene: StorageScene, manager: Manager, /
+) -> None:
+    place = ExperimentPlace(CheckpointStorage(f"{scene.folder}/away", {}), Owner("home", "e1", 1.0))
+    async with claimed(place) as note:
+        assert note == MarkNote()
+    async with claimed(place, adopts=True) as note:
+        assert note is None
+
+
+@played(play)
+async def test_an_experiment_that_stores_in_its_own_folder_has_no_mark(
+    scene: StorageScene, manager: Manager, /
+) -> None:
+    del scene.config["checkpointStorage"]
+    assert MarkNote.read(Path((await scene.run_and_stop()).directory)) is None
 
 
 @played(play)
