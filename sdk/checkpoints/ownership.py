@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE
-from proctor.sdk.checkpoints.storage import answer_request, explaining, has_folders, open_url
+from proctor.sdk.checkpoints.storage import MARK_CONTENT, answer_request, explaining, has_folders, open_url
 from proctor.sdk.files import remove_file, replace_file
 
 TYPE_CHECKING = False
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 OWNER_FILE = ".proctor-owner.json"
 SHARED_PREFIX = ".proctor-shared-"
 """Beginning of the name of the mark: the file by which machines recognize that they share a place."""
-MARK_CONTENT = b"Proctor recognizes by this file that machines share this folder: do not delete it.\n"
 _OURS = ".proctor-"
 """Beginning of the names of files that say nothing about the owner of a place: a probe may have left one."""
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _DAMAGES = 2
 """How often a file is found damaged before the checkpoint counts as damaged, and not the way here."""
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
+MARK_CONTENT = b"Proctor recognizes by this file that machines share this folder: do not delete it.\n"
 NOT_SHARED = "what one process stores there, another one does not find"
 _READ_SECONDS = 45.0
 _ADVICE = "name a folder that all nodes share, or a URL of an object store"

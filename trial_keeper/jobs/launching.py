@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
-from proctor.sdk.checkpoints.ownership import MARK_CONTENT
+from proctor.sdk.checkpoints.storage import MARK_CONTENT
 from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.disk_reserve import RESERVE_BYTES
 from proctor.sdk.failpoints import failpoint

@@ -8,7 +8,6 @@ import pytest
 
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE
 from proctor.sdk.checkpoints.ownership import (
-    MARK_CONTENT,
     OWNER_FILE,
     SHARED_PREFIX,
     CheckpointPlace,
@@ -20,6 +19,7 @@ from proctor.sdk.checkpoints.ownership import (
     delete,
     release,
 )
+from proctor.sdk.checkpoints.storage import MARK_CONTENT
 
 OWNER = Owner("home-1", "e1", 1764000000.125)
 ANOTHER_MANAGER = OWNER._replace(home="home-2")

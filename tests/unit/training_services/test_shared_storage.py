@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.sdk.checkpoints.ownership import MARK_CONTENT, SHARED_PREFIX, FolderPlace, Owner, claim
+from proctor.sdk.checkpoints.ownership import SHARED_PREFIX, FolderPlace, Owner, claim
+from proctor.sdk.checkpoints.storage import MARK_CONTENT
 from proctor.training_services.keepers.file_requests import FileRequests, KeeperFiles, StorageAnswer
 from proctor.training_services.shared_storage import NOTE_FILE, MarkNote, SharedStorage, StorageProblem, new_mark
 from proctor.trial_keeper.jobs.launching import RequestBuilder

@@ -23,7 +23,8 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import METRICS_FILE
 from proctor.manager.store.rows import ExperimentRow
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE
-from proctor.sdk.checkpoints.ownership import MARK_CONTENT, OWNER_FILE, Owner
+from proctor.sdk.checkpoints.ownership import OWNER_FILE, Owner
+from proctor.sdk.checkpoints.storage import MARK_CONTENT
 from proctor.training_services.shared_storage import MarkNote
 
 
