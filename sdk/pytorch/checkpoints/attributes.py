@@ -89,6 +89,9 @@ class TrackedAttributes:
                 )
             if place not in self._changed and before == leaf.mark:
                 continue
+            if place[0][1] in walk.spaces and not is_generator(leaf.value):
+                self._report_space(place, before)
+                continue
             self._changed.add(place)
             if self._may_take(place, leaf, walk, inside_epoch=inside_epoch):
                 try:
@@ -106,6 +109,11 @@ class TrackedAttributes:
             for step in sorted(steps - walk.held.get(place, steps), key=lambda step: str(step[1]).rjust(20))
             if step[0] in ("attribute", "item")
         ]
+        if walk.is_cut:
+            self._gaps.append(
+                "the model, the data and the callbacks hold more objects than are followed; what is in the others is "
+                "lost: save it in a state_dict, or name what does not change in transient"
+            )
         return [*found, *([[list(step) for step in place], _REMOVED] for place in gone)]
 
     def find_gaps(self) -> "list[str]":
@@ -158,12 +166,24 @@ class TrackedAttributes:
                 f"{self._show(place)} has changed in the middle of an epoch, which is read as it was at its "
                 "beginning, but by a resumed run as it is now; change it between epochs"
             )
-        if late is not None and not (_is_of_model(late) and isinstance(walk.holders[late], torch.nn.Module)):
+        if late is None and is_generator(leaf.value) and self._before.get(place, _NONE) == _NONE:
+            late = place
+        if late is not None and not (
+            late != place and _is_of_model(late) and isinstance(walk.holders[late], torch.nn.Module)
+        ):
             self._gaps.append(  # networks of the model have been checked
                 f"{self._show(late)} was made after training had begun, so a resumed run has none to give its values "
                 "back to; make it in setup or on_training_start, or save it in a state_dict of the model"
             )
         return copied != RUN and late is None
+
+    def _report_space(self, place: ValuePath, before: Any) -> None:
+        """To set what a class or a module keeps could take from the program what it has made since."""
+        if before not in (_CHANGED, _NONE):  # else it was made when it was first needed, as a cache is
+            self._gaps.append(
+                f"{self._show(place[:2])} has changed since training began, and no checkpoint holds what classes and "
+                "modules keep; keep it in the model, or name it in transient if nothing depends on it"
+            )
 
     def _report_unsaved(self, place: ValuePath, leaf: Leaf, problem: NotSavable) -> None:
         is_new = self._before.get(place) in (None, _NONE) and not is_watched(leaf.value)

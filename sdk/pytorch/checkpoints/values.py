@@ -150,8 +150,8 @@ def compare_by(value: Any, marks: Marks, above: "frozenset[int]" = frozenset(), 
         return kind, mark
     above |= {id(value)}
     most = min(most, 8 * _COMPARED_BYTES // max(1, len(value)))
-    items = value.items() if isinstance(value, dict) else value
-    return kind, len(value), tuple([compare_by(item, marks, above, most=most) for item in items])
+    items = list(value.items()) if isinstance(value, dict) else list(value)  # a thread may change it meanwhile
+    return kind, len(items), tuple([compare_by(item, marks, above, most=most) for item in items])
 
 
 def _mark_long(value: Any, marks: Marks) -> "_LongMark | None":
@@ -173,6 +173,8 @@ def _sum_up(value: Any, most: int) -> "int | None":
     """A sum over the bytes of a tensor or an array, or over samples; None if they cannot be read."""
     if isinstance(value, torch.Tensor) and type(value) not in _TENSORS:
         return None  # a subclass decides itself what its operations are
+    if value.nbytes > most and is_array(value) and not value.flags.writeable:
+        return None  # such as a file that is mapped, which would be read
     try:
         flat = value.detach() if isinstance(value, torch.Tensor) else value
         if value.nbytes > most:
@@ -205,7 +207,8 @@ def _encode(value: Any, memo: "dict[int, Any]") -> "dict[str, Any]":
     if (kind in (torch.Tensor, torch.nn.Parameter) or is_array(value)) and value.nbytes > _LARGEST_BYTES:
         raise NotSavable(f"a tensor or array of {value.nbytes >> 20} MiB")
     if kind in (torch.Tensor, torch.nn.Parameter):
-        return {"kind": "tensor", "value": value.detach().cpu(), "on_device": value.device.type != "cpu"}
+        form = {"on_device": value.device.type != "cpu", "requires_grad": value.requires_grad}
+        return {"kind": "tensor", "value": value.detach().cpu(), **form}
     if is_array(value):
         form = {
             "dtype": value.dtype.str,
@@ -219,13 +222,13 @@ def _encode(value: Any, memo: "dict[int, Any]") -> "dict[str, Any]":
         return {"kind": "path", "value": str(value)}
     factory = getattr(value.default_factory, "__name__", None) if kind is defaultdict else ""
     if kind in _MAPPINGS.values() and (not factory or _FACTORIES.get(factory) is value.default_factory):
-        pairs = [[encode(key, memo), encode(item, memo)] for key, item in value.items()]
+        pairs = [[encode(key, memo), encode(item, memo)] for key, item in list(value.items())]
         return {"kind": kind.__name__, "value": pairs, "factory": factory}
     if isinstance(value, tuple) and _find_class(name := f"{kind.__module__}:{kind.__qualname__}") is kind:
         return {"kind": "named", "value": [encode(item, memo) for item in value], "class": name}
     if kind in _COLLECTIONS.values():
         extra = {"maxlen": value.maxlen} if kind is deque else {}
-        return {"kind": kind.__name__, "value": [encode(item, memo) for item in value], **extra}
+        return {"kind": kind.__name__, "value": [encode(item, memo) for item in list(value)], **extra}
     raise _refuse(value)
 
 
@@ -241,7 +244,8 @@ def decode(value: Any, memo: "dict[int, Any]", device: Any) -> Any:
 def _decode(value: "dict[str, Any]", memo: "dict[int, Any]", device: Any) -> Any:
     kind, content = value["kind"], value["value"]
     if kind == "tensor":
-        return content.to(device) if value["on_device"] else content.clone()
+        tensor = content.to(device) if value["on_device"] else content.clone()
+        return tensor.requires_grad_(value.get("requires_grad", False))
     if kind == "array":
         import numpy
 

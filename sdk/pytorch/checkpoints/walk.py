@@ -14,12 +14,14 @@ What is followed depends on whose code it is, not on who holds it:
 Code is the user's unless it is of the standard library, of PyTorch, or of another distribution that was installed.
 """
 
+import argparse
+import queue
 import random
 import re
 import sys
 import sysconfig
 import types
-from collections import deque
+from collections import UserDict, UserList, deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,11 +65,13 @@ _MOST_OBJECTS = 100_000
 _NETWORK_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch.fx", "torch._dynamo")
 """Where networks are defined that wrap others, and whose own attributes are their own business."""
-_LIKE_USERS = frozenset({"argparse", "collections", "queue", "types"})
-"""Modules whose objects hold nothing but what the user gives them, such as SimpleNamespace and Queue."""
+_LIKE_USERS = frozenset({argparse.Namespace, types.SimpleNamespace, UserDict, UserList})
+"""Classes whose objects hold nothing but what the user gives them."""
+_OF_TORCH = ("torch.utils.data.dataset", "torch.utils.data.sampler")
+"""Where torch's own datasets and samplers are, which are followed as the user's are."""
 _LIBRARIES = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")})
 """Where a Python has its packages; others may be anywhere, as `pip install --target` puts them."""
-_DRAWS = re.compile("rand|rng|draw|shuffle|choice|sampl|noise|normal|uniform|dropout|generator|augment")
+_DRAWS = re.compile(r"(?:^|_)(?:rand|rng|draw|shuffle|choice|sample|noise|normal_?$|uniform|dropout|generator|augment)")
 
 
 @dataclass(frozen=True)
@@ -135,13 +139,15 @@ class Walk:
         self.holders: dict[ValuePath, Any] = {(): None}
         self.held: dict[ValuePath, set[PathStep]] = {}  # what each holder that is followed whole has
         self.parts: list[tuple[ValuePath, Any]] = []  # networks, parameters, optimizers and schedulers
+        self.spaces: set[str] = set()  # the names of those roots that are classes and modules
+        self.is_cut = False  # there was too much to follow
         self._saved, self._memory, self._is_compared = saved, memory or Memory(), is_compared
         self._seen, self._streams = {*map(id, roots.values())}, _find_streams()
         self._libraries: dict[ValuePath, Any] = {}
         self._spaces = [space for space, *_ in self._memory.spaces.values()]
         self._memory.marks.begin()
         for name, root in roots.items():
-            self._follow((("root", name),), None, root, whole=isinstance(root, Sampler))
+            self._follow((("root", name),), None, root, whole=_is_followed(type(root)))
         while self._spaces and memory is not None:
             self._open_space(self._spaces.pop())
         found = (*self.leaves, *self.held) if self._libraries else ()
@@ -150,6 +156,7 @@ class Walk:
             if place not in fruitful:
                 with suppress(TypeError):  # there are no weak references to it
                     self._memory.barren[id(value)] = value
+        self.is_cut = len(self._seen) >= _MOST_OBJECTS
 
     def _follow(self, place: ValuePath, holder: Any, value: Any, *, whole: bool) -> None:
         """Follow a value and what it holds; `whole`: not for generators and the user's objects only."""
@@ -225,15 +232,17 @@ class Walk:
         if name in self.roots:
             return
         self.roots[name], place = space, (("root", name),)
+        self.spaces.add(name)
         known, size, keys = self._memory.spaces.get(name, (None, 0, []))
         if known is not space or size != len(vars(space)):
             self._spaces += _find_spaces(space)
             transient = _read_names(vars(space).get("transient"))
             keys = [key for key, item in list(vars(space).items()) if key not in transient and _is_kept(key, item)]
             self._memory.spaces[name] = space, len(vars(space)), keys
-        found = {key: vars(space)[key] for key in keys if key in vars(space)}
-        self.holders[place], self.held[place] = space, {("attribute", key) for key in found}
-        for key, item in found.items():
+        self.holders[place] = space
+        for key in keys:
+            if (item := vars(space).get(key)) is None:
+                continue
             self._follow((*place, ("attribute", key)), space, _find_function(item), whole=True)
 
 
@@ -258,9 +267,8 @@ def find_generators(root: Any) -> "list[Any]":
 
 def has_state(part: Any) -> bool:
     """Whether an object is saved by its own `state_dict` and `load_state_dict`."""
-    if isinstance(part, type) or not hasattr(part, "state_dict"):
-        return False
-    return callable(part.state_dict) and callable(getattr(part, "load_state_dict", None))
+    kind: Any = type(part)  # an object may answer to any name
+    return callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
 
 
 # -- what objects hold -------------------------------------------------------------------------------------------------
@@ -279,8 +287,10 @@ def _list_held(value: Any, *, is_saved: bool) -> "list[tuple[PathStep, Any]]":
             found = [(name, item) for name, item in vars(value).items() if name not in _find_internals()]
         return [(("attribute", name), item) for name, item in found]
     if isinstance(value, _COLLECTIONS):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        pairs = list(value.items()) if isinstance(value, dict) else enumerate(list(value))  # a thread may change it
         found = [(key, item) for key, item in pairs if type(key) in (str, int)] if len(value) <= MANY else []
+    elif isinstance(value, queue.Queue):
+        return [(("attribute", "queue"), value.queue)]  # how many are at work is the threads' own business
     elif isinstance(value, types.MethodType):
         return [(("attribute", "__self__"), value.__self__)]
     elif isinstance(value, partial):
@@ -363,7 +373,7 @@ def _find_internals() -> "frozenset[str]":
 
 def _is_looked_into(value: Any) -> bool:
     """Whether what a value holds is followed whole."""
-    return isinstance(value, (*_COLLECTIONS, Sampler)) or _is_followed(type(value))
+    return isinstance(value, (*_COLLECTIONS, queue.Queue)) or _is_followed(type(value))
 
 
 def _find_function(item: Any) -> Any:
@@ -393,7 +403,7 @@ def _find_spaces(space: Any) -> "list[Any]":
 
 
 def _is_followed(kind: type) -> bool:
-    return kind.__module__ in _LIKE_USERS or _is_users(kind)
+    return kind in _LIKE_USERS or kind.__module__ in _OF_TORCH or issubclass(kind, Sampler) or _is_users(kind)
 
 
 def is_watched(value: Any) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -463,6 +464,7 @@ class _Hasher(pickle.Pickler):
             return str(value.dtype), list(value.shape), data.numpy().tobytes()
         if isinstance(value, (set, frozenset)):
             return sorted(map(repr, value))
+        value = str(value) if isinstance(value, PurePath) else value
         return value.rpartition("/")[2].encode(errors="replace") if isinstance(value, str) and "/" in value else None
 
 
@@ -474,7 +476,7 @@ class _Copier(pickle.Pickler):
 
     def persistent_id(self, value: Any) -> "int | None":
         self.count += 1
-        if self.count > _MOST_OBJECTS:
+        if self.count > _MOST_OBJECTS or type(value).__module__.startswith("PIL."):  # which is read when it is pickled
             raise pickle.PicklingError  # which is a reason not to compare
         is_plain = isinstance(value, FunctionType) and not value.__closure__
         if isinstance(value, torch.Tensor):

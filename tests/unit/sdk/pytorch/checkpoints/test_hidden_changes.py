@@ -5,7 +5,7 @@ import queue
 import random
 import types
 import warnings
-from collections import namedtuple
+from collections import deque, namedtuple
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 from torch.nn.utils import parametrize, prune
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import Subset, TensorDataset
 
 from proctor.sdk.pytorch import (
     ConfigurationError,
@@ -71,19 +72,31 @@ class Changing(Model):
             raise KeyboardInterrupt
 
 
-def fit(kind: "type[Changing]", root: Path, stop_after: "int | None" = None, *callbacks: Plugin) -> str:
+def fit(
+    kind: "type[Changing]",
+    root: Path,
+    stop_after: "int | None" = None,
+    *callbacks: Plugin,
+    data: "type[DataModule]" = Data,
+) -> str:
     """One start, and a digest of the weights at its end."""
     model = kind(stop_after)
     options: dict[str, Any] = {"train_unit": "iteration", "total_steps": STEPS, "chkpt_frequency": 1}
     trainer = Trainer("run", use_cpu=True, chkpt_root=root, callbacks=callbacks, **options)
     try:
-        trainer.fit(model, Data())
+        trainer.fit(model, data())
     except KeyboardInterrupt:
         assert stop_after is not None
     return hash_state([model.network.state_dict(), model.optimizer.state_dict()])
 
 
-def check_exact(kind: "type[Changing]", root: Path, begin: Any = lambda: None, *callbacks: "type[Plugin]") -> None:
+def check_exact(
+    kind: "type[Changing]",
+    root: Path,
+    begin: Any = lambda: None,
+    *callbacks: "type[Plugin]",
+    data: "type[DataModule]" = Data,
+) -> None:
     """Stop a run at some of its batches: it ends with the weights of one that is not stopped, and without a warning.
 
     :param begin: what a process has that starts anew.
@@ -91,12 +104,13 @@ def check_exact(kind: "type[Changing]", root: Path, begin: Any = lambda: None, *
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         begin()
-        whole = fit(kind, root / "whole", None, *[make() for make in callbacks])
+        whole = fit(kind, root / "whole", None, *[make() for make in callbacks], data=data)
         for stop in (2, 5):
             begin()
-            fit(kind, root / str(stop), stop, *[make() for make in callbacks])
+            fit(kind, root / str(stop), stop, *[make() for make in callbacks], data=data)
             begin()
-            assert fit(kind, root / str(stop), None, *[make() for make in callbacks]) == whole, f"stopped after {stop}"
+            again = fit(kind, root / str(stop), None, *[make() for make in callbacks], data=data)
+            assert again == whole, f"stopped after {stop}"
 
 
 def find_told(kind: "type[Changing]", root: Path) -> str:
@@ -209,7 +223,7 @@ def test_a_queue_a_namespace_and_an_array_of_bytes_go_on(tmp_path: Path) -> None
 
         def change(self, step: int) -> float:
             first = self.waiting.get_nowait()
-            self.waiting.put(first + 1)
+            self.waiting.put(first + 1)  # no one calls task_done
             self.space.level += 0.1
             self.bytes.append(step)
             return first * self.space.level * len(self.bytes)
@@ -217,39 +231,95 @@ def test_a_queue_a_namespace_and_an_array_of_bytes_go_on(tmp_path: Path) -> None
     check_exact(Holding, tmp_path)
 
 
+def test_what_a_thread_changes_meanwhile_does_not_end_a_training(tmp_path: Path) -> None:
+    waiting: deque[float] = deque()
+
+    class Feeding(float):
+        """A number that changes the collection when it is looked at, as a thread might."""
+
+        def hex(self) -> str:
+            waiting.append(1.0)
+            return super().hex()
+
+    class Fed(Changing):
+        def add(self) -> None:
+            self.waiting = waiting
+            self.waiting.extend([Feeding(1.0), Feeding(2.0)])
+
+    find_told(Fed, tmp_path)
+
+
+def test_the_labels_of_torchs_own_datasets_and_the_indices_of_subsets_go_on(tmp_path: Path) -> None:
+    class Labeled(DataModule):
+        def setup(self) -> None:
+            torch.manual_seed(1)
+            self.rows = TensorDataset(torch.randn(SAMPLES, 3))
+            self.part = Subset(self.rows, list(range(SAMPLES)))
+            self.add_train_phase(self.part, DataLoaderParams(batch_size=4))
+
+    class Labeling(Changing):
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            rows: Any = self.datamodule
+            rows.rows.tensors[0].mul_(0.9)
+            rows.part.indices = rows.part.indices[1:] + rows.part.indices[:1]
+            super().train_step(batch[0], state)
+
+    check_exact(Labeling, tmp_path, data=Labeled)
+
+
 # -- classes and modules -----------------------------------------------------------------------------------------------
 
-LEVEL, GENERATOR, TABLE = 1.0, random.Random(1), {"a": [1.0]}
-NETWORK = nn.Linear(1, 1)
+LEVEL, TABLE, LAZY = 1.0, {"a": [1.0]}, None
+GENERATOR, NETWORK = random.Random(1), nn.Linear(1, 1)
 
 
 class Counted:
     total: ClassVar[float] = 1.0
 
 
-def begin_module() -> None:
-    """What a process has that has just imported this module."""
-    global LEVEL, GENERATOR, TABLE, NETWORK
-    LEVEL, GENERATOR, TABLE = 1.0, random.Random(1), {"a": [1.0]}
-    Counted.total = 1.0
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        NETWORK = nn.Linear(1, 1)
-
-
 class Global(Changing):
     def change(self, step: int) -> Any:
-        global LEVEL
+        global LEVEL, LAZY
         LEVEL += 0.1
+        LAZY = LAZY or object()
         TABLE["a"].append(LEVEL)
         Counted.total += 0.1
         with torch.no_grad():
             NETWORK.weight.add_(0.1)
-        return LEVEL * GENERATOR.random() * len(TABLE["a"]) * Counted.total * NETWORK.weight.item()
 
 
-def test_attributes_of_classes_and_of_modules_go_on(tmp_path: Path) -> None:
-    check_exact(Global, tmp_path, begin_module)
+def test_what_changes_in_classes_and_modules_is_named_and_stays_as_it_is(tmp_path: Path) -> None:
+    told = find_told(Global, tmp_path)
+    for name in ("LEVEL", "TABLE", "NETWORK"):
+        assert told.count(f"the module {__name__}.{name} has changed since training began") == 1, name
+    assert f"the class {__name__}.Counted.total has changed since training began" in told
+    assert "LAZY" not in told
+    level, table, lazy = LEVEL, [*TABLE["a"]], LAZY
+    globals()["A_NEW_NAME"] = 1  # as a warning adds one
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit(Global, tmp_path)  # continues where the run has ended
+    assert (LEVEL, TABLE["a"], LAZY) == (level, table, lazy)
+
+
+class Drawing(Changing):
+    def change(self, step: int) -> float:
+        return GENERATOR.random()
+
+
+def test_random_generators_of_modules_go_on(tmp_path: Path) -> None:
+    check_exact(Drawing, tmp_path, lambda: GENERATOR.seed(1))
+
+
+def test_a_generator_that_is_made_when_it_is_first_needed_is_named(tmp_path: Path) -> None:
+    class Lazy(Changing):
+        generator: "numpy.random.Generator | None" = None
+
+        def change(self, step: int) -> float:
+            self.generator = self.generator or numpy.random.default_rng(1)
+            return self.generator.random()
+
+    assert "Lazy.generator was made after training had begun" in find_told(Lazy, tmp_path)
 
 
 class Cached(Changing):
@@ -275,8 +345,8 @@ class Cached(Changing):
 def test_the_cache_of_a_method_that_draws_is_named(tmp_path: Path) -> None:
     Cached.noise.cache_clear()
     told = find_told(Cached, tmp_path)
-    assert ".Cached.noise has changed since training began and is a cache (lru_cache) of a function that draws" in told
-    assert "Cached.shift has changed since training began" in told
+    assert ".Cached.noise has changed since training began, and no checkpoint holds what classes" in told
+    assert "Cached.shift has changed since training began and is a cache (lru_cache) of a function that draws" in told
     assert "double" not in told
 
 
