@@ -159,7 +159,7 @@ def find_handed_checkpoint() -> "str | None":
         return fetch_checkpoint(channel.job_directory, channel.resume_checkpoint)
     except DamagedCheckpointError as damage:
         named = f'"why":{quote(str(damage))},"damaged":{quote(channel.resume_checkpoint)}'
-        channel.journal.append(_record(KIND_LOST, named, None), patient=False)
+        channel.journal.append(_record(KIND_LOST, named, None), count=0)
         raise
 
 

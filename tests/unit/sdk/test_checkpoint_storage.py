@@ -29,7 +29,7 @@ from proctor.sdk.checkpoints.storage import (
 )
 from proctor.sdk.errors import CheckpointError, DamagedCheckpointError
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, journal_name
-from proctor.sdk.trial import get_checkpoint
+from proctor.sdk.trial import get_checkpoint, report
 
 
 @pytest.fixture(autouse=True)
@@ -208,6 +208,22 @@ def test_the_manager_learns_of_a_damaged_checkpoint_even_if_its_manifest_cannot_
     (record,) = [json.loads(line) for line in (following / journal_name(0)).read_text().splitlines()]
     assert (record["kind"], record["damaged"]) == ("lost", stored.path)
     assert "model.pt is damaged" in record["why"]
+
+
+def test_a_damaged_checkpoint_that_a_full_disk_keeps_from_being_named_is_no_lost_report(
+    tmp_path: Path, job: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = save(write_files(tmp_path / "source"), job)
+    (place / "1" / "model.pt").write_bytes(b"v" * 4096)
+    begin_attempt(monkeypatch, tmp_path / "next", resume=stored.path)
+    monkeypatch.setenv("PROCTOR_REPORT_WAIT_SECONDS", "0")
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", refuse(errno.ENOSPC))
+        with pytest.raises(DamagedCheckpointError, match=r"model.pt is damaged"):
+            get_checkpoint()
+    report(1.0)
+    lines = (tmp_path / "next" / journal_name(0)).read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["intermediate"]
 
 
 def test_who_only_looks_at_a_damaged_checkpoint_leaves_it_as_it_is(tmp_path: Path, job: Path, place: Path) -> None:
