@@ -31,6 +31,7 @@ async def test_what_a_person_does_has_the_persons_name_to_its_end(api: Any) -> N
     body = {"config": {**api.config, "max_trial_number": 100}, "directory": str(api.directory)}
     made = (await api.anonymous.post("/api/v1/experiments", json=body, headers=alice)).json()
     path = f"/api/v1/experiments/{made['id']}"
+    await api.until(f"{path}/trials", lambda page: any(row["started_at"] is not None for row in page["items"]))
     await api.anonymous.patch(path, json={"tags": ["paper"]}, headers=alice)
     await api.anonymous.patch(path, json={"max_trial_number": 50}, headers=alice)
     await api.anonymous.post(f"{path}/pause", headers=alice)
