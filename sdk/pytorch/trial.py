@@ -9,9 +9,9 @@ takes over only what bears its own name: the folds of a cross-validation never m
 
 Registering makes a folder of links to the checkpoint's files, with the SDK's manifest, in the job's own folder. What
 other trainers have saved is copied: they may write to it again. A run that saves all the time registers the newest one
-every few seconds and when it ends. The folders that it has superseded are removed, but only after a while, because a
-trial that is just starting may continue from one of them. An attempt on another machine continues from such a folder;
-one on the same machine from what was saved last in the folder of the run.
+every few seconds and when it ends. The manager removes what is superseded (`keepCheckpoints`); the more folders it
+leaves, or cannot remove because it is away, the more seldom a run registers. An attempt on another machine continues
+from such a folder; one on the same machine from what was saved last in the folder of the run.
 """
 
 import os

@@ -106,6 +106,7 @@ class TrackedAttributes:
         gone = [
             (*place, step)
             for place, steps in self._held.items()
+            if place[0][1] not in walk.spaces
             for step in sorted(steps - walk.held.get(place, steps), key=lambda step: str(step[1]).rjust(20))
             if step[0] in ("attribute", "item")
         ]
@@ -150,7 +151,6 @@ class TrackedAttributes:
         new = {place for place in walk.holders if len(place) == 1 and place not in self._holders}
         self._before |= {place: leaf.mark for place, leaf in walk.leaves.items() if place[:1] in new}
         self._holders |= {place for place in walk.holders if place[:1] in new}
-        self._held |= {place: steps for place, steps in walk.held.items() if place[:1] in new}
 
     def _may_take(self, place: ValuePath, leaf: Leaf, walk: Walk, *, inside_epoch: bool) -> bool:
         """Whether a resumed run could be given a value that has changed; report what it would not have."""

@@ -277,12 +277,17 @@ class Counted:
     total: ClassVar[float] = 1.0
 
 
+OBJECT = Counted()
+
+
 class Global(Changing):
     def change(self, step: int) -> Any:
         global LEVEL, LAZY
         LEVEL += 0.1
         LAZY = LAZY or object()
         TABLE["a"].append(LEVEL)
+        if step < 2:
+            vars(OBJECT).pop("once", None)
         Counted.total += 0.1
         with torch.no_grad():
             NETWORK.weight.add_(0.1)
@@ -299,7 +304,12 @@ def test_what_changes_in_classes_and_modules_is_named_and_stays_as_it_is(tmp_pat
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit(Global, tmp_path)  # continues where the run has ended
-    assert (LEVEL, TABLE["a"], LAZY) == (level, table, lazy)
+        assert (LEVEL, TABLE["a"], LAZY) == (level, table, lazy)
+        OBJECT.once = True  # type: ignore[attr-defined]
+        fit(Global, tmp_path / "stopped", 3)
+        OBJECT.once = "again"  # type: ignore[attr-defined]
+        fit(Global, tmp_path / "stopped")
+    assert vars(OBJECT) == {"once": "again"}
 
 
 class Drawing(Changing):
