@@ -212,17 +212,22 @@ def found_damaged(form: TrialJobForm, path: str | None) -> Step:
     return Raw(0.0, json.dumps(record).encode() + b"\n")
 
 
+def lose_checkpoints(form: TrialJobForm, jobs: int = 1, *, seconds: float = 1.0) -> Iterable[Step]:
+    """The first job saves, and its machine is lost; as many after it as `jobs` says find theirs damaged, and fail."""
+    if form.number == 1:
+        yield from first_job(form)
+        yield LOST
+    elif form.number <= 1 + jobs:
+        yield found_damaged(form, form.resume_checkpoint)
+        yield ScriptedExit(seconds, EndReason.EXITED_ERROR, 1)
+
+
 @played(play, kind=Offered)
 async def test_a_checkpoint_that_is_damaged_where_it_is_downloaded_costs_no_retry_and_is_not_offered_again(
     scene: Offered, manager: Manager, /
 ) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        if form.number == 1:
-            yield from first_job(form)
-            yield LOST
-        if form.number < 4:
-            yield found_damaged(form, form.resume_checkpoint)
-            yield ScriptedExit(1.0, EndReason.EXITED_ERROR, 1)
+        yield from lose_checkpoints(form, 2)
         yield Wait(0.0, "", describe_start(form.trial_id, form.checkpoints[0], form.passed_over))
         yield Final(1.0, 1.0)
 
@@ -246,12 +251,7 @@ async def test_those_that_were_damaged_before_are_counted_among_those_that_are_n
     scene: Offered, manager: Manager, /
 ) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        if form.number == 1:
-            yield from first_job(form)
-            yield LOST
-        if form.number == 2:
-            yield found_damaged(form, form.resume_checkpoint)
-            yield ScriptedExit(1.0, EndReason.EXITED_ERROR, 1)
+        yield from lose_checkpoints(form)
         torn = [(offer, "model is missing") for offer in form.checkpoints]
         yield Wait(0.0, "", describe_start(form.trial_id, None, [*form.passed_over, *torn]))
         yield Wait(3600.0, "waiting: the machine is away")
@@ -273,12 +273,7 @@ async def test_a_damaged_checkpoint_that_was_stored_while_the_manager_was_killed
     scene: Offered, manager: Manager, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        if form.number == 1:
-            yield from first_job(form)
-            yield LOST
-        if form.number == 2:
-            yield found_damaged(form, form.resume_checkpoint)
-            yield ScriptedExit(100.0, EndReason.EXITED_ERROR, 1)
+        yield from lose_checkpoints(form, seconds=100.0)
         yield Final(1.0, 1.0)
 
     with monkeypatch.context() as killed:  # between the commits of the two databases
